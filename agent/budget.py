@@ -1,0 +1,65 @@
+"""Counts what a run uses against its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runs.events import Budget, Spend
+from runs.messages import Turn
+from runs.spend import add_device, add_turn
+
+DIMENSIONS = ("steps", "tokens", "usd", "wall_s", "device_s")
+TOOL_DIMENSIONS = ("wall_s", "device_s")
+"""What a tool call uses. A reply that used up steps, tokens or USD is paid for, so its calls are still worth making."""
+
+
+class Meter:
+    """Starts the clock when it is made. `clock` gives seconds."""
+
+    def __init__(self, budget: Budget, clock: Callable[[], float]) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._started = clock()
+        self._spend = Spend()
+
+    def add_turn(self, turn: Turn) -> None:
+        self._spend = add_turn(self._spend, turn)
+
+    def add_device(self, device_s: float) -> None:
+        """Seconds x devices under lease."""
+        self._spend = add_device(self._spend, device_s)
+
+    @property
+    def spend(self) -> Spend:
+        return self._spend.model_copy(update={"wall_s": self._clock() - self._started})
+
+    def over(self, dimensions: tuple[str, ...] = DIMENSIONS) -> str | None:
+        """The first exhausted dimension, or None. A USD limit is exhausted too when a reply came without its price."""
+        spend = self.spend
+        for dimension in dimensions:
+            limit = getattr(self._budget, dimension)
+            if limit is not None and getattr(spend, dimension) >= limit:
+                return dimension
+            if dimension == "usd" and limit is not None and not spend.usd_known:
+                return dimension
+        return None
+
+    def remaining(self) -> str:
+        """One line for the model: what is left of every limit that there is."""
+        spend = self.spend
+        parts = []
+        for dimension in DIMENSIONS:
+            limit = getattr(self._budget, dimension)
+            if limit is not None:
+                left = max(0, limit - getattr(spend, dimension))
+                parts.append(_LEFT[dimension].format(left=left, limit=limit))
+        return f"Budget left: {', '.join(parts) or 'no limit'}."
+
+
+_LEFT = {
+    "steps": "{left} of {limit} replies",
+    "tokens": "{left} of {limit} tokens",
+    "usd": "{left:.2f} of {limit:.2f} USD",
+    "wall_s": "{left:.0f} of {limit:.0f} s wall time",
+    "device_s": "{left:.0f} of {limit:.0f} device-seconds",
+}

@@ -1,0 +1,220 @@
+"""The agentic loop: ask the model, run its tool calls, until a reason to stop; then the harness grades the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agent.budget import TOOL_DIMENSIONS, Meter
+from agent.models.base import Model, ModelError
+from agent.models.replay import REPLAY_END
+from harness.errors import HarnessError, UsageError
+from harness.types import Candidate, Evaluation
+from runs.attempts import meets, target_met
+from runs.events import Event, ModelReplied, RunConfig, RunFinished, RunStarted, ToolReturned, UserMessage
+from runs.fold import Run, fold
+from runs.messages import Message, ToolCall
+from runs.record import Record
+from tools.base import ToolResult
+
+MAX_NUDGES = 2
+"""Replies without a tool call, in a row, that are answered; one more ends the run."""
+MAX_HARNESS_FAILURES = 3
+"""Failures of the harness, without a use of it that succeeded between them, that end the run."""
+
+NUDGE = "Your reply called no tool, so nothing happened. Go on with a tool call, or call submit if you are done."
+HARNESS_FAILED = (
+    "The harness failed. This is not the candidate's fault and says nothing about it; you may repeat the call."
+)
+
+
+class Session(Protocol):
+    """What the loop itself asks of the session that the tools act on."""
+
+    def official(self, candidate: Candidate) -> Evaluation:
+        """Evaluate on fresh seeds. Raises HarnessError."""
+        ...
+
+
+class Toolbox(Protocol):
+    """`tools.catalogue`, or a few tools of a test's own."""
+
+    def schemas(self) -> list[dict[str, Any]]: ...
+
+    def call(self, session: Any, name: str, arguments: str) -> ToolResult:
+        """A wrong call is a result that is not ok. Raises HarnessError."""
+        ...
+
+
+class _Stop(Exception):  # noqa: N818  control flow, not an error
+    """Ends the run; its text is the reason, as in `RunFinished`."""
+
+
+def run_loop(
+    config: RunConfig,
+    model: Model,
+    session: Session,
+    record: Record,
+    messages: Sequence[Message],
+    on_event: Callable[[Event], None],
+    *,
+    prompts_hash: str,
+    toolbox: Toolbox,
+    clock: Callable[[], float] = time.time,
+) -> Run:
+    """One whole run, recorded step by step. Ctrl-C ends it with the reason `interrupted` and returns.
+
+    Raises UsageError, before anything is recorded, for a limit in USD on a model whose price is unknown. An exception
+    that nothing here is meant to answer is recorded as the reason and raised again. The caller closes the record.
+    """
+    if config.budget.usd is not None and not model.priced():
+        raise UsageError(
+            f"the price of {model.name} is unknown, so a limit in USD cannot be kept: limit tokens or steps"
+        )
+    loop = _Loop(config, model, session, record, on_event, toolbox, clock, Meter(config.budget, clock))
+    loop.append(
+        RunStarted(at=clock(), run_id=record.run_id, config=config, prompts_hash=prompts_hash, messages=tuple(messages))
+    )
+    loop.messages.extend(messages)
+    return loop.run()
+
+
+@dataclass
+class _Loop:
+    config: RunConfig
+    model: Model
+    session: Session
+    record: Record
+    on_event: Callable[[Event], None]
+    toolbox: Toolbox
+    clock: Callable[[], float]
+    meter: Meter
+    messages: list[Message] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    nudges: int = 0
+    harness_failures: int = 0
+
+    def run(self) -> Run:
+        reason, official = "interrupted", None
+        try:
+            reason = self.until_stopped()
+            official = self.grade()
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        except HarnessError as error:
+            reason = f"error: harness: {error}"
+        except Exception as error:
+            reason = f"error: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self.finish(reason, official)
+        return fold(self.record.events())
+
+    def until_stopped(self) -> str:
+        try:
+            while True:
+                self.step()
+        except _Stop as stop:
+            return str(stop)
+        except ModelError as error:
+            return f"error: {error}"
+
+    def step(self) -> None:
+        if dimension := self.meter.over():
+            raise _Stop(f"budget: {dimension}")
+        asked = self.clock()
+        turn = self.model.reply(self.messages, self.toolbox.schemas())
+        if turn.stop == REPLAY_END:
+            raise _Stop("model_stopped")
+        self.meter.add_turn(turn)
+        step, now = self.meter.spend.steps, self.clock()
+        self.append(ModelReplied(at=now, step=step, turn=turn, seconds=now - asked))
+        self.messages.append(Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque))
+        if not turn.tool_calls:
+            return self.nudge()
+        self.nudges = 0
+        for call in turn.tool_calls:
+            if dimension := self.meter.over(TOOL_DIMENSIONS):
+                raise _Stop(f"budget: {dimension}")
+            self.act(step, call)
+
+    def nudge(self) -> None:
+        if self.nudges == MAX_NUDGES:
+            raise _Stop("model_stopped")
+        self.nudges += 1
+        text = f"{NUDGE}\n\n{self.meter.remaining()}"
+        self.append(UserMessage(at=self.clock(), text=text))
+        self.messages.append(Message(role="user", text=text))
+
+    def act(self, step: int, call: ToolCall) -> None:
+        started = self.clock()
+        failure: HarnessError | None = None
+        try:
+            result = self.toolbox.call(self.session, call.name, call.arguments)
+        except HarnessError as error:
+            failure, result = error, ToolResult(ok=False, text=f"{HARNESS_FAILED}\n{error}")
+        self.meter.add_device(result.device_s)
+        if result.candidate:
+            self.record.save_candidate(result.candidate)
+        text, now = f"{result.text}\n\n{self.meter.remaining()}", self.clock()
+        self.append(
+            ToolReturned(
+                at=now,
+                step=step,
+                call=call,
+                ok=result.ok,
+                text=text,
+                seconds=now - started,
+                candidate=result.candidate.hash if result.candidate else None,
+                evaluation=result.evaluation,
+                data=result.data,
+                device_s=result.device_s,
+            )
+        )
+        self.messages.append(Message(role="tool", text=text, call_id=call.id, tool=call.name))
+        self.stop_if_done(result, failure)
+
+    def stop_if_done(self, result: ToolResult, failure: HarnessError | None) -> None:
+        if failure:
+            self.harness_failures += 1
+            if self.harness_failures == MAX_HARNESS_FAILURES:
+                raise _Stop(f"error: harness: {failure}")
+        elif result.device_s:
+            # Only use of a device shows that the harness works again: between two failures a model edits and reads.
+            self.harness_failures = 0
+        if result.submitted:
+            raise _Stop("submitted")
+        best, speedup = fold(self.events).best, self.config.target.speedup
+        if best and speedup is not None and meets(best.measurement, speedup):
+            raise _Stop("target_met")
+
+    def grade(self) -> Evaluation | None:
+        """The official evaluation: the run's own measurements chose the best candidate, so they cannot grade it."""
+        best = fold(self.events).best
+        if best is None:
+            return None
+        official = self.session.official(self.record.candidate(best.candidate))
+        self.meter.add_device(official.device_s)
+        return official
+
+    def finish(self, reason: str, official: Evaluation | None) -> None:
+        # From the disk: Ctrl-C may have come after an event was written and before it was remembered here.
+        best = fold(self.record.events()).best
+        self.append(
+            RunFinished(
+                at=self.clock(),
+                reason=reason,
+                best=best.candidate if best else None,
+                official=official,
+                target_met=target_met(official, self.config.target),
+                spend=self.meter.spend,
+            )
+        )
+
+    def append(self, event: Event) -> None:
+        """On disk first, then everything else."""
+        self.record.append(event)
+        self.events.append(event)
+        self.on_event(event)

@@ -1,0 +1,25 @@
+"""What the loop needs of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from harness.errors import RingsmithError
+from runs.messages import Message, Turn
+
+
+class ModelError(RingsmithError):
+    """The provider failed for good: refused, or still failing after every retry. One line, never with a key in it."""
+
+
+class Model(Protocol):
+    name: str
+
+    def priced(self) -> bool:
+        """Whether every reply will carry its cost, so that a limit in USD can be kept."""
+        ...
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+        """One reply to the conversation. `tools` are schemas: name, description, parameters. Raises ModelError."""
+        ...

@@ -1,0 +1,93 @@
+"""A recorded trajectory as a model: its replies are fixed, its tool calls are really executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import UsageError
+from harness.types import Frozen
+from runs.events import ModelReplied
+from runs.messages import Message, ToolCall, Turn, Usage
+from runs.record import Record
+
+REPLAY_END = "replay_end"
+"""`Turn.stop` once the trajectory is used up."""
+
+
+class Replay:
+    """`path` is a run's folder, its `events.jsonl`, or a file with one turn a line:
+
+    {"text": "...", "tool_calls": [{"name": "...", "arguments": {...} or "raw text"}]}
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises UsageError, naming file and line, if the trajectory cannot be read."""
+        self.name = f"replay:{path}"
+        path = path.expanduser()
+        if path.is_dir() or path.name == "events.jsonl":
+            self._turns = _recorded(path if path.is_dir() else path.parent)
+        else:
+            self._turns = _written(path)
+        self._next = 0
+
+    def priced(self) -> bool:
+        return True
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+        if self._next == len(self._turns):
+            return Turn(stop=REPLAY_END, cost_usd=0.0)
+        self._next += 1
+        return self._turns[self._next - 1]
+
+
+def _recorded(run: Path) -> list[Turn]:
+    """What the model said, without what it once cost: a replay pays nothing."""
+    return [
+        event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "raw": None})
+        for event in Record.open(run).events()
+        if isinstance(event, ModelReplied)
+    ]
+
+
+class _Call(Frozen):
+    name: str
+    arguments: dict[str, Any] | str = ""
+
+
+class _Line(Frozen):
+    text: str = ""
+    tool_calls: tuple[_Call, ...] = ()
+
+
+def _written(path: Path) -> list[Turn]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the trajectory {path}: {error}") from None
+    return [_turn(line, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _turn(line: str, path: Path, number: int) -> Turn:
+    try:
+        parsed = _Line.model_validate_json(line)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise UsageError(f"{path}, line {number}: {place + ': ' if place else ''}{problem['msg']}") from None
+    return Turn(
+        text=parsed.text,
+        tool_calls=tuple(
+            ToolCall(
+                id=f"call_{number}_{index}",
+                name=call.name,
+                arguments=call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments),
+            )
+            for index, call in enumerate(parsed.tool_calls)
+        ),
+        cost_usd=0.0,
+    )

@@ -1,0 +1,86 @@
+"""Renders the conversation's beginning from the templates in `prompts/`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from harness.errors import UsageError
+from harness.types import Backend, DType, Topology
+from problems.catalogue import Entry
+from problems.spec import Case, Work
+from runs.events import Budget, Target
+from runs.messages import Message
+
+PROMPTS = Path(__file__).resolve().parent.parent / "prompts"
+
+
+def render(
+    *,
+    entry: Entry,
+    statement: str,
+    case: Case,
+    world_size: int,
+    dtype: DType,
+    topology: Topology,
+    budget: Budget,
+    target: Target,
+    backend: Backend,
+    tools: Sequence[str],
+    work: Work | None = None,
+    sol_us: float | None = None,
+    folder: Path = PROMPTS,
+) -> tuple[tuple[Message, ...], str]:
+    """System and task message, and a hash over every prompt file that they were made from.
+
+    `statement` is the reference's source, `tools` their names, `work` and `sol_us` the roofline where it is known.
+    Raises UsageError if a file is missing or a template does not fit.
+    """
+    page_name = f"backends/{backend}.md"
+    sources = {name: _read(folder / name) for name in ("system.md.j2", "task.md.j2", page_name)}
+    # Templates come from the sources that are hashed, so one that includes a file which is not fails.
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader(sources),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # Markdown for a model, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    facts = {
+        "entry": entry,
+        "statement": statement.strip("\n"),
+        "case": case,
+        "world_size": world_size,
+        "dtype": dtype,
+        "topology": topology,
+        "budget": budget,
+        "target": target,
+        "backend": backend.value,
+        "page": sources[page_name].strip("\n"),
+        "tools": tuple(tools),
+        "work": work,
+        "sol_us": sol_us,
+    }
+    try:
+        system, task = (environment.get_template(name).render(facts) for name in ("system.md.j2", "task.md.j2"))
+    except jinja2.TemplateError as error:
+        raise UsageError(f"a template in {folder} does not render: {error}") from error
+    return (Message(role="system", text=system.strip()), Message(role="user", text=task.strip())), _hash(sources)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"no prompt file {path}") from None
+
+
+def _hash(sources: dict[str, str]) -> str:
+    """16 hexadecimal digits over names and contents."""
+    digest = hashlib.sha256()
+    for name in sorted(sources):
+        digest.update(f"{name}\0{len(sources[name])}\0{sources[name]}".encode())
+    return digest.hexdigest()[:16]

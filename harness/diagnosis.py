@@ -1,0 +1,157 @@
+"""From what the ranks did to a verdict and a line that says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from harness.progress import Phase
+from harness.ranks import Frame, Outcome, RankOutcome
+from harness.types import Mismatch, RankReport, Stage, Verdict
+
+_API = {"NameError", "AttributeError", "ImportError", "NoSolutionError", "KitError"}
+_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "std::bad_alloc")
+_SIGNATURE = ("argument", "takes", "positional", "keyword")
+_CANDIDATE = "candidate.py"
+
+
+def classify_error(error: dict[str, Any]) -> Verdict:
+    """The verdict for an exception that a rank reported (see `harness.rank.describe_error`)."""
+    bases, message = set(error["bases"]), error["message"].lower()
+    if bases & {"BuildError", "SyntaxError"}:
+        return Verdict.compile_error
+    if bases & {"OutOfMemoryError", "MemoryError"} or any(text in message for text in _MEMORY):
+        return Verdict.out_of_memory
+    if bases & _API or ("TypeError" in bases and any(word in message for word in _SIGNATURE)):
+        return Verdict.api_error
+    return Verdict.runtime_error
+
+
+def judge_failure(outcome: Outcome, stage: Stage, logs: list[str]) -> tuple[Verdict, str, tuple[RankReport, ...]]:
+    """Verdict, one-line reason and per-rank reports of a request that did not succeed on every rank. An error that a
+    rank reported says more than a death, and a death more than silence: silence is usually its consequence."""
+    ranks = outcome.ranks
+    reports = tuple(_report(r, stage, logs[r.rank]) for r in ranks)
+    for kind in ("error", "exit", "silent"):
+        guilty = [r for r in ranks if getattr(r, kind)]
+        if guilty:
+            break
+    else:
+        raise AssertionError("judge_failure was called on a success")
+    first = guilty[0]
+    who = _ranks([r.rank for r in guilty], len(ranks))
+    if kind == "error":
+        assert first.error is not None
+        # A compiler's message names its own line; the Python line is only where the build was asked for.
+        named = first.error["line"] and "BuildError" not in first.error["bases"]
+        line = f" (line {first.error['line']})" if named else ""
+        return classify_error(first.error), f"{who}: {_error_line(first.error)}{line}", reports
+    if kind == "exit":
+        return Verdict.runtime_error, f"{who} ended the process while {_doing(first)}: {first.exit}", reports
+    return (*_judge_silence(ranks, guilty, stage), reports)
+
+
+def _judge_silence(ranks: list[RankOutcome], silent: list[RankOutcome], stage: Stage) -> tuple[Verdict, str]:
+    where = "; ".join(f"rank {r.rank} {_doing(r)}{_at(r)}" for r in silent)
+    if any(r.words is not None and r.words.phase is Phase.building for r in silent):
+        return Verdict.timeout, f"compilation did not end: {where}"
+    if stage in (Stage.build, Stage.load):
+        return Verdict.timeout, f"importing the candidate did not end: {where}"
+    # A rank whose innermost Python frame is the candidate's own code is computing; one inside a library call, a kit
+    # function or a device synchronisation may be waiting for another rank.
+    if len(silent) == len(ranks) and all(_in_own_code(r) for r in silent):
+        return Verdict.timeout, f"every rank is still running its own Python code: {where}"
+    done = [r.rank for r in ranks if r.ok]
+    others = f"; {_ranks(done, len(ranks))} finished" if done else ""
+    return Verdict.deadlock, f"no progress: {where}{others}"
+
+
+def _in_own_code(rank: RankOutcome) -> bool:
+    return bool(rank.stack) and Path(rank.stack[0].file).name == _CANDIDATE
+
+
+def candidate_line(stack: tuple[Frame, ...]) -> int | None:
+    """Line of the candidate nearest to the innermost frame."""
+    return next((frame.line for frame in stack if Path(frame.file).name == _CANDIDATE), None)
+
+
+def _at(rank: RankOutcome) -> str:
+    line = candidate_line(rank.stack)
+    if line is None:
+        return ""
+    inner = rank.stack[0]
+    where = "" if _in_own_code(rank) else f", in {Path(inner.file).name} {inner.function}"
+    return f" at line {line}{where}"
+
+
+def _doing(rank: RankOutcome) -> str:
+    words = rank.words
+    if words is None:
+        return "running"
+    return {
+        Phase.idle: "idle",
+        Phase.loading: "importing the candidate",
+        Phase.building: "compiling",
+        Phase.calling: f"inside call {words.calls}",
+        Phase.draining: f"waiting for the device to finish call {words.calls}",
+    }[words.phase]
+
+
+def _report(rank: RankOutcome, stage: Stage, log: str) -> RankReport:
+    error = rank.error
+    if error is not None:
+        message, line, stack = _error_line(error), error["line"], error["stack"]
+    elif rank.silent:
+        message, line = f"no progress while {_doing(rank)}", candidate_line(rank.stack)
+        shown = [f for f in reversed(rank.stack) if not _is_harness(f)]
+        stack = "".join(f"{Path(f.file).name}:{f.line} in {f.function}\n" for f in shown)
+    else:
+        message, line, stack = (f"ended while {_doing(rank)}" if rank.exit else ""), None, ""
+    return RankReport(
+        rank=rank.rank,
+        ok=rank.ok,
+        stage=stage,
+        calls_completed=rank.words.completed if rank.words else 0,
+        message=message,
+        line=line,
+        stack=stack,
+        exit=rank.exit,
+        stderr=log,
+    )
+
+
+def _is_harness(frame: Frame) -> bool:
+    """Frames that say nothing to the candidate's author; kit's are kept: the candidate called them."""
+    path = Path(frame.file)
+    return frame.file.startswith("<frozen") or (path.parent.name == "harness" and path.name != "kit.py")
+
+
+def _error_line(error: dict[str, Any]) -> str:
+    first = next((text for text in error["message"].splitlines() if text.strip()), "")
+    if "BuildError" in error["bases"]:
+        wrong = [text for text in error["message"].splitlines() if "error" in text.lower()]
+        return f"compiler: {(wrong[0] if wrong else first).strip()}"
+    return f"{error['type']}: {first.strip()}" if first else error["type"]
+
+
+def judge_mismatches(found: list[list[Mismatch]]) -> str:
+    """One line on which ranks are wrong and how, from each rank's mismatches."""
+    wrong = [rank for rank, mismatches in enumerate(found) if mismatches]
+    worst = max((m for rank in found for m in rank), key=lambda m: (m.wrong, m.rms_error))
+    if worst.wrong:
+        how = f"{worst.wrong} of {worst.total} elements of {worst.output} wrong ({worst.wrong / worst.total:.1%})"
+        if worst.nonfinite:
+            how += f", {worst.nonfinite} of them NaN or infinite"
+        how += f"; largest error {worst.max_error:.3g}, allowed {worst.max_allowed:.3g}"
+    else:
+        how = (
+            f"precision lost everywhere in {worst.output}: RMS error {worst.rms_error:.3g}, "
+            f"allowed {worst.rms_allowed:.3g}, though no single element is out of bounds"
+        )
+    return f"{_ranks(wrong, len(found))}: {how}"
+
+
+def _ranks(numbers: list[int], world_size: int) -> str:
+    if len(numbers) == world_size and world_size > 1:
+        return "all ranks"
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))

@@ -1,0 +1,21 @@
+"""Failures that are not the candidate's.
+
+    RingsmithError
+    ├── UsageError      the user asked for something that cannot be (exit code 2)
+    └── HarnessError    ours or the machine's; never a verdict, never charged to the candidate (exit code 3)
+
+`problems.spec.ProblemError` is a usage error too; it lives below this package. What a *candidate* does wrong is data:
+a `harness.types.Verdict`.
+"""
+
+
+class RingsmithError(Exception):
+    """Base of every failure that is reported to a person as one line."""
+
+
+class UsageError(RingsmithError):
+    """The request is impossible on any machine or on this one: wrong name, more GPUs than there are."""
+
+
+class HarnessError(RingsmithError):
+    """The harness or the machine failed; nothing is known about the candidate."""

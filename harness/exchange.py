@@ -1,0 +1,168 @@
+"""Tensors between processes that do not trust each other: raw bytes in a shared file, structure as JSON.
+
+One file per rank and direction, grown as needed. Host memory on every platform: at 2 MiB a copy costs well under a
+millisecond, no device handle crosses the trust boundary, and the same code serves CPU and GPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_ALIGN = 64
+_DTYPES = {str(d).removeprefix("torch."): d for d in (
+    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128,
+)}  # fmt: skip
+MAX_BYTES = 32 << 30
+
+
+class MalformedError(Exception):
+    """The description does not fit the file or is not one."""
+
+
+class Exchange:
+    """The shared file; maps are kept between calls because page faults cost more than the copy."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._bytes: torch.Tensor | None = None
+
+    def _map(self, size: int) -> torch.Tensor:
+        if self._bytes is None or self._bytes.numel() < size:
+            self._bytes = torch.from_file(str(self._path), shared=True, size=max(size, 1), dtype=torch.uint8)
+        return self._bytes
+
+    def write(self, value: Any) -> dict[str, Any]:
+        """Copy every tensor of `value` (nested tuples, lists, dicts, plain values) out; returns its description."""
+        tensors: list[torch.Tensor] = []
+        tree = _describe(value, tensors)
+        offset = 0
+        for leaf, tensor in zip(_leaves(tree), tensors, strict=True):
+            leaf["offset"] = offset
+            offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+        area = self._map(offset)
+        for leaf, tensor in zip(_leaves(tree), tensors, strict=True):
+            _view(area, leaf).copy_(tensor.detach())
+        return tree
+
+    def read(self, tree: dict[str, Any], device: torch.device | str) -> Any:
+        """Rebuild a value from its description, tensors as fresh copies on `device`. Raises MalformedError."""
+        try:
+            leaves = _leaves(tree)
+            size = max((leaf["offset"] + _bytes(leaf) for leaf in leaves), default=0)
+            if size > MAX_BYTES or any(leaf["offset"] < 0 or leaf["offset"] % _ALIGN for leaf in leaves):
+                raise MalformedError("tensor outside the exchange file")
+            if size > (self._path.stat().st_size if self._path.exists() else 0):
+                raise MalformedError("the exchange file is shorter than described")
+            return _rebuild(tree, self._map(size), torch.device(device))
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise MalformedError(f"{type(error).__name__}: {error}") from None
+
+
+def _describe(value: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return {
+            "kind": "tensor",
+            "shape": list(value.shape),
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "device": value.device.type,
+            "offset": 0,
+        }
+    if isinstance(value, (tuple, list)):
+        return {"kind": type(value).__name__, "items": [_describe(item, tensors) for item in value]}
+    if isinstance(value, dict):
+        return {
+            "kind": "dict",
+            "keys": [str(k) for k in value],
+            "items": [_describe(v, tensors) for v in value.values()],
+        }
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"kind": "plain", "value": value}
+    return {"kind": "other", "type": type(value).__name__}
+
+
+def _leaves(tree: dict[str, Any]) -> list[dict[str, Any]]:
+    if tree["kind"] == "tensor":
+        return [tree]
+    return [leaf for item in tree.get("items", []) for leaf in _leaves(item)]
+
+
+def _bytes(leaf: dict[str, Any]) -> int:
+    count = 1
+    for size in leaf["shape"]:
+        if size < 0:
+            raise MalformedError("negative size")
+        count *= size
+    return count * _DTYPES[leaf["dtype"]].itemsize
+
+
+def _view(area: torch.Tensor, leaf: dict[str, Any]) -> torch.Tensor:
+    return area[leaf["offset"] : leaf["offset"] + _bytes(leaf)].view(_DTYPES[leaf["dtype"]]).view(leaf["shape"])
+
+
+def _rebuild(tree: dict[str, Any], area: torch.Tensor, device: torch.device) -> Any:
+    kind = tree["kind"]
+    if kind == "tensor":
+        view = _view(area, tree)
+        return view.clone() if device.type == "cpu" else view.to(device)
+    if kind in ("tuple", "list"):
+        items = [_rebuild(item, area, device) for item in tree["items"]]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "dict":
+        return {k: _rebuild(v, area, device) for k, v in zip(tree["keys"], tree["items"], strict=True)}
+    if kind == "plain":
+        return tree["value"]
+    return Other(tree["type"])
+
+
+class Other:
+    """Stands for a value that cannot cross: only its type's name is known."""
+
+    def __init__(self, type_name: str) -> None:
+        self.type_name = type_name
+
+
+def structure_error(expected: Any, tree: dict[str, Any], path: str = "out") -> str | None:
+    """Why a candidate's output, by its description, does not have the structure, shapes, dtypes and device kind of
+    the reference's output; None if it does. Reads no data."""
+    if isinstance(expected, torch.Tensor):
+        if tree["kind"] != "tensor":
+            return f"{path} must be a tensor, not {_kind_name(tree)}"
+        if list(expected.shape) != tree["shape"]:
+            return f"{path} has shape {tuple(tree['shape'])}; it must be {tuple(expected.shape)}"
+        dtype = str(expected.dtype).removeprefix("torch.")
+        if dtype != tree["dtype"]:
+            return f"{path} has dtype {tree['dtype']}; it must be {dtype}"
+        if expected.device.type != tree["device"]:
+            return f"{path} is on {tree['device']}; it must be on {expected.device.type}"
+        return None
+    if isinstance(expected, (tuple, list)):
+        if tree["kind"] not in ("tuple", "list"):
+            return f"{path} must be a {type(expected).__name__} of {len(expected)}, not {_kind_name(tree)}"
+        if len(tree["items"]) != len(expected):
+            return f"{path} has {len(tree['items'])} items; it must have {len(expected)}"
+        found = (
+            structure_error(e, t, f"{path}[{i}]") for i, (e, t) in enumerate(zip(expected, tree["items"], strict=True))
+        )
+        return next((error for error in found if error), None)
+    if isinstance(expected, dict):
+        if tree["kind"] != "dict" or sorted(tree["keys"]) != sorted(map(str, expected)):
+            return f"{path} must be a dict with the keys {', '.join(map(str, expected))}"
+        items = dict(zip(tree["keys"], tree["items"], strict=True))
+        found = (structure_error(v, items[str(k)], f"{path}[{k!r}]") for k, v in expected.items())
+        return next((error for error in found if error), None)
+    if tree["kind"] != "plain":
+        return f"{path} must be {expected!r}, not {_kind_name(tree)}"
+    return None
+
+
+def _kind_name(tree: dict[str, Any]) -> str:
+    if tree["kind"] == "other":
+        return f"an object of type {tree['type']}"
+    if tree["kind"] == "plain":
+        return "None" if tree["value"] is None else f"a {type(tree['value']).__name__}"
+    return f"a {tree['kind']}"

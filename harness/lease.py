@@ -1,0 +1,72 @@
+"""Who may use which devices now: one file lock per device on this machine, released when its holder dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from harness.errors import HarnessError
+
+
+class Lease:
+    """Devices held together, in ascending order so that two holders cannot wait for each other."""
+
+    def __init__(self, kind: str, devices: Sequence[int]) -> None:
+        self.kind, self.devices = kind, tuple(sorted(devices))
+        self.held_s = 0.0
+        """Seconds held so far, all holdings together; multiply by the number of devices for device-seconds."""
+
+    @contextlib.contextmanager
+    def hold(self, wait_s: float = 3600.0) -> Iterator[None]:
+        """Wait for the devices, then keep them for the block. Raises HarnessError when the wait is over."""
+        deadline, files = time.monotonic() + wait_s, []
+        try:
+            for device in self.devices:
+                file = (_folder() / f"{self.kind}-{device}.lock").open("a")
+                files.append(file)
+                while not _try_lock(file.fileno()):
+                    if time.monotonic() > deadline:
+                        raise HarnessError(
+                            f"{self.kind} device {device} stayed leased to another process for {wait_s:.0f} s"
+                        )
+                    time.sleep(0.02)
+            started = time.monotonic()
+            try:
+                yield
+            finally:
+                self.held_s += time.monotonic() - started
+        finally:
+            for file in files:
+                file.close()
+
+
+def free_devices(kind: str, candidates: Sequence[int]) -> list[int]:
+    """Those devices that nobody holds at this moment."""
+    free = []
+    for device in candidates:
+        with (_folder() / f"{kind}-{device}.lock").open("a") as file:
+            if _try_lock(file.fileno()):
+                free.append(device)
+    return free
+
+
+def _folder() -> Path:
+    # The same for all users of the machine: a lease protects devices, not accounts.
+    folder = Path(tempfile.gettempdir()) / "ringsmith-leases"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o777)
+        os.chmod(folder, 0o1777)
+    return folder
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,182 @@
+"""Ranks as processes on one host: gloo, POSIX shared memory as symmetric memory, C++ candidates."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import machine
+from harness.errors import HarnessError, UsageError
+from harness.platforms import NotCapturableError, SymmetricMemory
+from harness.types import PlatformName, Topology
+
+if TYPE_CHECKING:
+    import torch
+
+_MAX_RANKS = 16
+
+
+class Cpu:
+    name: PlatformName = "cpu"
+    suffix = ".cpp"
+
+    def device_names(self) -> tuple[str, ...]:
+        cpu = machine.cpu()
+        return (f"{cpu.model} ({cpu.cores} cores)",)
+
+    def check(self, world_size: int) -> None:
+        if world_size > _MAX_RANKS:
+            raise UsageError(f"the cpu platform runs at most {_MAX_RANKS} ranks, not {world_size}")
+
+    def topology(self, measured: dict[str, float], world_size: int) -> Topology:
+        cpu, compiler = machine.cpu(), machine.toolchain().cxx
+        lines = [
+            f"{world_size} ranks are processes on one host: {cpu.model}, {cpu.cores} cores for all ranks"
+            + (f", {', '.join(cpu.features)}" if cpu.features else ""),
+            "symmetric memory is POSIX shared memory; a peer's buffer is an ordinary pointer",
+        ]
+        if measured:
+            lines.append(
+                f"measured: copy from a peer's buffer {measured['peer_copy_gbps']:.1f} GB/s a rank, all at once, "
+                f"barrier of all ranks {measured['barrier_us']:.1f} us, "
+                f"gloo all-reduce of 4 MiB {measured['all_reduce_4mib_us']:.0f} us"
+            )
+        lines.append(f"compiler: {compiler.version if compiler else 'none found'}, flags -O3 -march=native -std=c++17")
+        if world_size > cpu.cores:
+            lines.append(
+                f"{world_size} ranks share {cpu.cores} cores: a spinning rank takes time from the one it waits for"
+            )
+        return Topology(platform="cpu", devices=self.device_names(), summary="\n".join(lines), figures=measured)
+
+    def compile_command(self, source: Path, output: Path, flags: Sequence[str]) -> list[str]:
+        compiler = shutil.which("g++") or shutil.which("c++")
+        if compiler is None:
+            raise HarnessError("no C++ compiler: install g++ (on Debian: apt-get install g++)")
+        return [
+            compiler, "-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fopenmp-simd",
+            *flags, str(source), "-o", str(output),
+        ]  # fmt: skip
+
+    def start(self, rank: int, world_size: int, store: Any) -> torch.device:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+        return torch.device("cpu")
+
+    def synchronize(self) -> None:
+        pass
+
+    def stream(self) -> int:
+        return 0
+
+    def symmetric(self, size_bytes: int, sequence: int) -> SymmetricMemory:
+        import torch
+        import torch.distributed as dist
+
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        folder = Path(os.environ["RINGSMITH_SYMMETRIC"])
+        own = folder / f"symmetric.{sequence}.{rank}"
+        # The last page holds the barrier's counters, out of the way of the candidate's data.
+        page = mmap.PAGESIZE
+        total = -(-size_bytes // page) * page + page
+        with own.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, total)
+        dist.barrier()
+        maps = [
+            torch.from_file(str(folder / f"symmetric.{sequence}.{r}"), shared=True, size=total, dtype=torch.uint8)
+            for r in range(world_size)
+        ]
+        counters = [ctypes.c_uint32.from_address(m.data_ptr() + total - page + 64 * rank) for m in maps]
+        arrived = [
+            ctypes.c_uint32.from_address(maps[rank].data_ptr() + total - page + 64 * r) for r in range(world_size)
+        ]
+        dist.barrier()
+        own.unlink()
+        return SymmetricMemory(
+            local=maps[rank][:size_bytes],
+            peers=[m[:size_bytes] for m in maps],
+            addresses=[m.data_ptr() for m in maps],
+            barrier=_Barrier(counters, arrived),
+            keep=maps,
+        )
+
+    def time_eager(
+        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
+    ) -> list[float]:
+        times = []
+        for i in range(iterations):
+            align()
+            start = time.perf_counter_ns()
+            call(i)
+            times.append((time.perf_counter_ns() - start) / 1e3)
+            tick()
+        return times
+
+    def time_device(
+        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
+    ) -> list[float]:
+        raise NotCapturableError("the cpu platform has no launch queue; the eager figure is the only one")
+
+    def time_steady(self, call: Callable[[int], Any], iterations: int, tick: Callable[[], None]) -> list[float]:
+        times = []
+        for i in range(iterations):
+            start = time.perf_counter_ns()
+            call(i)
+            times.append((time.perf_counter_ns() - start) / 1e3)
+            tick()
+        return times
+
+    def measure(self, rank: int, world_size: int) -> dict[str, float]:
+        import torch
+        import torch.distributed as dist
+
+        size = 4 << 20
+        memory = self.symmetric(size, sequence=-1)
+        target, values = torch.empty(size, dtype=torch.uint8), torch.ones(1 << 20)
+        peer = memory.peers[(rank + 1) % world_size]
+        copies, barriers, reduces = [], [], []
+        for _ in range(12):
+            memory.barrier()
+            start = time.perf_counter()
+            target.copy_(peer)
+            copies.append(time.perf_counter() - start)
+            memory.barrier()
+            start = time.perf_counter()
+            memory.barrier()
+            barriers.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            dist.all_reduce(values)
+            reduces.append(time.perf_counter() - start)
+        median = lambda seconds: sorted(seconds)[len(seconds) // 2]  # noqa: E731
+        return {
+            "peer_copy_gbps": size / median(copies) / 1e9,
+            "barrier_us": median(barriers) * 1e6,
+            "all_reduce_4mib_us": median(reduces) * 1e6,
+        }
+
+
+class _Barrier:
+    """Each rank writes its round number to all and waits until all have written theirs. Spins, then yields: ranks may
+    outnumber cores."""
+
+    def __init__(self, counters: list[ctypes.c_uint32], arrived: list[ctypes.c_uint32]) -> None:
+        self._counters, self._arrived, self._round = counters, arrived, 0
+
+    def __call__(self) -> None:
+        self._round += 1
+        for counter in self._counters:
+            counter.value = self._round
+        for flag in self._arrived:
+            spins = 0
+            while flag.value < self._round:
+                spins += 1
+                if spins > 200:
+                    os.sched_yield()

@@ -1,0 +1,248 @@
+"""One process per GPU: NCCL, torch symmetric memory, CUDA candidates."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import machine
+from harness.errors import HarnessError, UsageError
+from harness.platforms import GRAPH_CALLS, NotCapturableError, SymmetricMemory
+from harness.types import PlatformName, Topology
+
+if TYPE_CHECKING:
+    import torch
+
+_DEFAULT_ARCH = "90"
+ARCH_VARIABLE = "RINGSMITH_CUDA_ARCH"
+
+
+def architecture() -> str:
+    """Compute capability of the first GPU without the point, `90` where there is none (a build machine).
+
+    The supervisor decides it once: a build process sees no GPU and must compile for the same target as the ranks."""
+    if given := os.environ.get(ARCH_VARIABLE):
+        return given
+    gpus = machine.gpus()
+    return "".join(map(str, gpus[0].compute_capability)) if gpus else _DEFAULT_ARCH
+
+
+class Cuda:
+    name: PlatformName = "cuda"
+    suffix = ".cu"
+
+    def device_names(self) -> tuple[str, ...]:
+        return tuple(gpu.name for gpu in machine.gpus())
+
+    def check(self, world_size: int) -> None:
+        there = len(machine.gpus())
+        if there < world_size:
+            raise UsageError(
+                f"world size {world_size} needs {world_size} GPUs; this machine has {there}"
+                + ("" if there else " (try --platform cpu)")
+            )
+
+    def topology(self, measured: dict[str, float], world_size: int) -> Topology:
+        gpus = machine.gpus()[:world_size]
+        capability = ".".join(map(str, gpus[0].compute_capability))
+        lines = [
+            f"{world_size} ranks, one GPU each: {world_size}x {gpus[0].name}, {gpus[0].memory_bytes / 2**30:.0f} GiB, "
+            f"compute capability {capability}, driver {gpus[0].driver}",
+            f"NVLink: {gpus[0].nvlinks} links a GPU" if gpus[0].nvlinks else "no NVLink",
+        ]
+        if measured:
+            lines += [
+                f"measured peer copy {measured['peer_copy_gbps']:.0f} GB/s per direction (copy engine, 256 MiB, all "
+                f"ranks at once), local copy {measured['hbm_copy_gbps']:.0f} GB/s read + write, "
+                f"device-side barrier of all ranks {measured['barrier_us']:.1f} us",
+                f"measured NCCL all-reduce (eager): {measured['all_reduce_2mib_us']:.0f} us for 2 MiB, "
+                f"{measured['all_reduce_256mib_us']:.0f} us for 256 MiB",
+            ]
+        lines.append("NVLink multicast (NVLS, multimem) is switched off on this host and must not be used")
+        return Topology(
+            platform="cuda", devices=tuple(g.name for g in gpus), summary="\n".join(lines), figures=measured
+        )
+
+    def compile_command(self, source: Path, output: Path, flags: Sequence[str]) -> list[str]:
+        compiler = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+        if compiler is None:
+            raise HarnessError("no CUDA compiler: install the CUDA toolkit or put nvcc on PATH")
+        # One -gencode, not -arch=sm_90a: the shorthand makes nvcc run its front end twice.
+        arch = architecture() + ("a" if int(architecture()) >= 90 else "")
+        return [
+            compiler, "-O3", "-std=c++17", "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-lineinfo",
+            "-shared", "-Xcompiler", "-fPIC", *flags, str(source), "-o", str(output),
+        ]  # fmt: skip
+
+    def start(self, rank: int, world_size: int, store: Any) -> torch.device:
+        import torch
+        import torch.distributed as dist
+
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=world_size, device_id=device)
+        return device
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+    def stream(self) -> int:
+        import torch
+
+        return torch.cuda.current_stream().cuda_stream
+
+    def symmetric(self, size_bytes: int, sequence: int) -> SymmetricMemory:
+        import torch
+        import torch.distributed as dist
+        import torch.distributed._symmetric_memory as symm_mem
+
+        device = torch.device("cuda", torch.cuda.current_device())
+        local = symm_mem.empty(size_bytes, dtype=torch.uint8, device=device)
+        local.zero_()
+        handle = symm_mem.rendezvous(local, dist.distributed_c10d._get_default_group())
+        peers = [
+            local if r == handle.rank else handle.get_remote_tensor(r, (size_bytes,), torch.uint8)
+            for r in range(handle.world_size)
+        ]
+        torch.cuda.synchronize()
+        handle.barrier(channel=0)  # nobody touches a peer's buffer before it has been zeroed
+        return SymmetricMemory(
+            local=local,
+            peers=peers,
+            addresses=[peer.data_ptr() for peer in peers],
+            barrier=lambda: handle.barrier(channel=0),
+            keep=handle,
+        )
+
+    def time_eager(
+        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
+    ) -> list[float]:
+        import torch
+
+        starts = [torch.cuda.Event(enable_timing=True) for _ in range(iterations)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(iterations)]
+        for i in range(iterations):
+            align()
+            starts[i].record()
+            call(i)
+            ends[i].record()
+            tick()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e3 for start, end in zip(starts, ends, strict=True)]
+
+    def time_device(
+        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
+    ) -> list[float]:
+        import torch
+
+        graph = self._graph(call)
+        starts = [torch.cuda.Event(enable_timing=True) for _ in range(iterations)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(iterations)]
+        graph.replay()
+        for i in range(iterations):
+            align()
+            starts[i].record()
+            graph.replay()
+            ends[i].record()
+            tick()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e3 / GRAPH_CALLS for start, end in zip(starts, ends, strict=True)]
+
+    def __init__(self) -> None:
+        self._graphs: dict[int, Any] = {}
+
+    def _graph(self, call: Callable[[int], Any]) -> Any:
+        """Capture `GRAPH_CALLS` calls once per callable; `call` must be the same object for every block."""
+        import torch
+
+        if id(call) not in self._graphs:
+            graph = torch.cuda.CUDAGraph()
+            try:
+                # thread_local: NCCL's watchdog thread may touch the driver while we capture.
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    for i in range(GRAPH_CALLS):
+                        call(i)
+            except Exception as error:
+                with contextlib.suppress(Exception):
+                    torch.cuda.synchronize()
+                raise NotCapturableError(f"cannot be captured as a CUDA graph: {str(error).splitlines()[0]}") from None
+            self._graphs[id(call)] = (graph, call)
+        return self._graphs[id(call)][0]
+
+    def time_steady(self, call: Callable[[int], Any], iterations: int, tick: Callable[[], None]) -> list[float]:
+        import torch
+
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(iterations + 1)]
+        marks[0].record()
+        for i in range(iterations):
+            call(i)
+            marks[i + 1].record()
+            tick()
+        torch.cuda.synchronize()
+        return [a.elapsed_time(b) * 1e3 for a, b in itertools.pairwise(marks)]
+
+    def measure(self, rank: int, world_size: int) -> dict[str, float]:
+        import torch
+        import torch.distributed as dist
+
+        size = 256 << 20
+        memory = self.symmetric(size, sequence=-1)
+        target = torch.empty(size, dtype=torch.uint8, device="cuda")
+        peer = memory.peers[(rank + 1) % world_size]
+        small = torch.ones(1 << 20, dtype=torch.bfloat16, device="cuda")
+        large = torch.ones(128 << 20, dtype=torch.bfloat16, device="cuda")
+
+        def median_us(run: Callable[[], Any]) -> float:
+            times = self.time_eager(lambda i: run(), 13, memory.barrier, lambda: None)[3:]
+            return sorted(times)[len(times) // 2]
+
+        return {
+            "peer_copy_gbps": size / median_us(lambda: target.copy_(peer)) / 1e3,
+            "hbm_copy_gbps": 2 * size / median_us(lambda: target.copy_(memory.local)) / 1e3,
+            "barrier_us": median_us(memory.barrier),
+            "all_reduce_2mib_us": median_us(lambda: dist.all_reduce(small)),
+            "all_reduce_256mib_us": median_us(lambda: dist.all_reduce(large)),
+        }
+
+
+def rank_environment(devices: Sequence[int]) -> dict[str, str]:
+    """Environment of a CUDA rank: the leased GPUs, numbered from 0, and multicast off."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)), **machine.MULTICAST_SWITCHES}
+
+
+def wait_gone(pids: Sequence[int], timeout_s: float = 10.0) -> list[int]:
+    """Those of `pids` that the driver still lists on a GPU after waiting for them to leave.
+
+    A killed process's memory returns a moment after its exit, when the driver has torn its context down."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = sorted(set(pids) & _pids_on_gpus())
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+def _pids_on_gpus() -> set[int]:
+    """Processes with a compute context on any GPU, as NVML sees them."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return {process.pid for h in handles for process in pynvml.nvmlDeviceGetComputeRunningProcesses(h)}
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def cuda_home() -> str:
+    """Folder of the CUDA toolkit, for torch's extension builder."""
+    nvcc = shutil.which("nvcc")
+    return os.environ.get("CUDA_HOME") or (str(Path(nvcc).resolve().parent.parent) if nvcc else "/usr/local/cuda")

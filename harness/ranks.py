@@ -1,0 +1,308 @@
+"""The supervisor's side of a set of ranks: start, ask, notice death and silence, kill. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.progress import Phase, ProgressBoard, Words
+from harness.wire import Channel, ChannelClosedError, GarbledError, pair
+
+_SCRATCH_ROOT = Path("/dev/shm")  # shared memory: the exchange files and the cpu platform's symmetric buffers live here
+_GRACE_S = 1.0
+"""After one rank has failed, the others get this long to report their own error before they count as waiting."""
+
+
+def sweep_scratch() -> None:
+    """Remove the scratch folders of supervisors that are gone."""
+    for folder in _SCRATCH_ROOT.glob("ringsmith-*"):
+        pid = folder.name.split("-")[1]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Nursery:
+    """Owns the fork server and the scratch folder of one supervisor; makes rank sets."""
+
+    def __init__(self) -> None:
+        sweep_scratch()
+        self.scratch = _SCRATCH_ROOT / f"ringsmith-{os.getpid()}-{secrets.token_hex(3)}"
+        self.scratch.mkdir(mode=0o700)
+        self._sets = 0
+        self._control, theirs = pair()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+        self._log = (self.scratch / "forkserver.log").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "harness.forkserver", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._versions: dict[str, str] | None = None
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """`torch`, `cuda` and `python` of the ranks; waits for the fork server's imports the first time."""
+        if self._versions is None:
+            self._versions = self._ask({"op": "hello"}, timeout_s=120)
+        return self._versions
+
+    def _ask(self, message: dict[str, Any], fds: tuple[int, ...] = (), timeout_s: float = 60.0) -> dict[str, Any]:
+        try:
+            self._control.send(message, fds)
+            return self._control.receive(timeout_s)
+        except (ChannelClosedError, GarbledError, TimeoutError) as error:
+            self._log.flush()
+            tail = (self.scratch / "forkserver.log").read_text(errors="replace")[-2000:].strip()
+            raise HarnessError(
+                f"the fork server failed ({type(error).__name__}): {tail or 'it said nothing'}"
+            ) from None
+
+    def inspect(self, problem: int, case: str, sizes: dict[str, int], world_size: int, dtype: str) -> dict[str, Any]:
+        """`illegal` (why the problem cannot run so, or None) and `work`, from the problem's own code."""
+        return self._ask(
+            {
+                "op": "inspect", "problem": problem, "case": case, "sizes": sizes,
+                "world_size": world_size, "dtype": dtype,
+            },
+            timeout_s=120,
+        )  # fmt: skip
+
+    def spawn(self, role: str, world_size: int, settings: dict[str, Any]) -> RankSet:
+        """Fork `world_size` processes that run `harness.rank` in the given role."""
+        _ = self.versions
+        self._sets += 1
+        name = f"{role}-{self._sets}"
+        scratch = self.scratch / name
+        scratch.mkdir(mode=0o700)
+        board = ProgressBoard(scratch / "progress", world_size, create=True)
+        channels, theirs = zip(*(pair() for _ in range(world_size)), strict=True)
+        message = settings | {
+            "op": "spawn", "set": name, "role": role, "world_size": world_size, "scratch": str(scratch),
+        }  # fmt: skip
+        pids = self._ask(message, tuple(s.fileno() for s in theirs))["pids"]
+        for sock in theirs:
+            sock.close()
+        return RankSet(self, name, scratch, list(channels), pids, board)
+
+    def exits(self, name: str, closed: Sequence[int]) -> dict[int, int]:
+        reply = self._ask({"op": "exited", "set": name, "closed": list(closed)})
+        return {int(rank): status for rank, status in reply["exits"].items()}
+
+    def kill(self, name: str) -> None:
+        left = self._ask({"op": "kill", "set": name})["left"]
+        if left:
+            raise HarnessError(f"{left} processes of {name} survive SIGKILL (stuck in the driver?)")
+
+    def close(self) -> None:
+        """Kill everything. Closing the control socket is enough: the fork server then kills all it ever forked."""
+        self._control.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+
+
+@dataclass
+class RankOutcome:
+    """What came of asking one rank."""
+
+    rank: int
+    reply: dict[str, Any] | None = None
+    """The reply of a rank that succeeded."""
+    error: dict[str, Any] | None = None
+    """kind, type, message, line, stack: as the rank reported."""
+    exit: str = ""
+    """`exit 1`, `SIGSEGV`: the process ended."""
+    silent: bool = False
+    """No answer at the deadline."""
+    words: Words | None = None
+    stack: tuple[Frame, ...] = ()
+    """Of a silent rank, innermost first."""
+    moved: bool = False
+    """The silent rank's stack changed between two looks."""
+
+    @property
+    def ok(self) -> bool:
+        return self.reply is not None
+
+
+@dataclass
+class Outcome:
+    """What came of asking all ranks. `ok` only if every one answered well."""
+
+    ranks: list[RankOutcome] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(r.ok for r in self.ranks)
+
+    @property
+    def replies(self) -> list[dict[str, Any]]:
+        return [r.reply for r in self.ranks if r.reply is not None]
+
+
+class RankSet:
+    """Processes that answer requests together. After a failure the set is spent: kill it."""
+
+    def __init__(
+        self, nursery: Nursery, name: str, scratch: Path, channels: list[Channel], pids: list[int], board: ProgressBoard
+    ) -> None:
+        self._nursery, self.name, self.scratch = nursery, name, scratch
+        self._channels, self.pids, self._board = channels, pids, board
+        self._asked = 0
+        self.alive = True
+
+    @property
+    def world_size(self) -> int:
+        return len(self.pids)
+
+    def ask(
+        self,
+        op: str,
+        payloads: Sequence[dict[str, Any]] | dict[str, Any],
+        *,
+        deadline_s: Callable[[Phase], float] | float,
+    ) -> Outcome:
+        """Send one request to every rank and collect the answers.
+
+        `deadline_s` is how long the set may go without any progress word changing: a number, or a function of the
+        slowest rank's phase (a rank that compiles gets longer)."""
+        self._asked += 1
+        # A reply must carry its request's nonce: a late or forged one is not taken for the next answer.
+        nonce = secrets.token_hex(8)
+        per_rank = [payloads] * self.world_size if isinstance(payloads, dict) else list(payloads)
+        outcomes = [RankOutcome(rank) for rank in range(self.world_size)]
+        pending: dict[int, int] = {}
+        closed: list[int] = []
+        for rank, payload in enumerate(per_rank):
+            try:
+                self._channels[rank].send({**payload, "op": op, "nonce": nonce})
+                pending[self._channels[rank].fileno()] = rank
+            except ChannelClosedError:
+                closed.append(rank)
+        started_ns = last_ns = time.monotonic_ns()
+        failed_at: float | None = time.monotonic() if closed else None
+        while pending:
+            now = time.monotonic()
+            words = [self._board.read(rank) for rank in pending.values()]
+            last_ns = max([last_ns, started_ns, *(w.at_ns for w in words if w.at_ns <= time.monotonic_ns())])
+            limit = deadline_s if isinstance(deadline_s, (int, float)) else max(deadline_s(w.phase) for w in words)
+            if failed_at is not None and now > failed_at + _GRACE_S:
+                break
+            if now > last_ns / 1e9 + limit:
+                break
+            ready = select.select(list(pending), [], [], 0.05)[0]
+            for fd in ready:
+                rank = pending[fd]
+                outcome = outcomes[rank]
+                try:
+                    answer = self._channels[rank].receive(0)
+                    if answer.get("nonce") != nonce:
+                        raise GarbledError("a reply to another request")
+                except TimeoutError:
+                    continue
+                except (ChannelClosedError, GarbledError):
+                    closed.append(rank)
+                    failed_at = failed_at or now
+                    del pending[fd]
+                    continue
+                del pending[fd]
+                if answer.get("error") is not None:
+                    outcome.error = answer["error"]
+                    failed_at = failed_at or now
+                else:
+                    outcome.reply = answer
+        if closed:
+            statuses = self._nursery.exits(self.name, closed)
+            for rank in closed:
+                outcomes[rank].exit = describe_exit(statuses.get(rank))
+        if pending:
+            self._examine([outcomes[rank] for rank in pending.values()])
+        for outcome in outcomes:
+            outcome.words = self._board.read(outcome.rank)
+        return Outcome(outcomes)
+
+    def _examine(self, silent: list[RankOutcome]) -> None:
+        """Two looks at the Python stack of each rank that did not answer."""
+        looks: list[list[tuple[Frame, ...]]] = []
+        for _ in range(2):
+            offsets = [self._stack_size(o.rank) for o in silent]
+            for outcome in silent:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pids[outcome.rank], signal.SIGUSR1)
+            time.sleep(0.15)
+            looks.append([self._read_stack(o.rank, at) for o, at in zip(silent, offsets, strict=True)])
+        for outcome, first, second in zip(silent, *looks, strict=True):
+            outcome.silent = True
+            outcome.stack = second or first
+            outcome.moved = bool(first and second and first != second)
+
+    def _stack_size(self, rank: int) -> int:
+        path = self.scratch / f"stack.{rank}"
+        return path.stat().st_size if path.exists() else 0
+
+    def _read_stack(self, rank: int, offset: int) -> tuple[Frame, ...]:
+        path = self.scratch / f"stack.{rank}"
+        if not path.exists():
+            return ()
+        text = path.read_bytes()[offset:].decode(errors="replace")
+        # Other threads are listed too; the main thread is `Current thread` because the signal is handled there.
+        current = text.partition("Current thread")[2].partition("\n\n")[0]
+        return tuple(Frame(f, int(n), fn) for f, n, fn in re.findall(r'File "(.*?)", line (\d+) in (\S+)', current))
+
+    def log(self, rank: int, limit: int = 4000) -> str:
+        """End of what a rank printed."""
+        path = self.scratch / f"log.{rank}"
+        return path.read_bytes()[-limit:].decode(errors="replace") if path.exists() else ""
+
+    def forget(self) -> None:
+        """Let go of the ranks: with their channels closed they leave by themselves, at the latest with the nursery."""
+        self.alive = False
+        for channel in self._channels:
+            channel.close()
+        self._board.close()
+
+    def kill(self) -> None:
+        """SIGKILL every rank and whatever it started, and remove the set's files. Safe to call twice."""
+        if not self.alive:
+            return
+        self.forget()
+        self._nursery.kill(self.name)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def describe_exit(status: int | None) -> str:
+    """`exit 3`, `SIGSEGV`, or `unknown` from a wait status."""
+    if status is None:
+        return "closed its channel"
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return f"exit {os.WEXITSTATUS(status)}"

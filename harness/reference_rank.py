@@ -1,0 +1,114 @@
+"""The trusted role: draws secret inputs, knows what is right, judges outputs, times the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.errors import HarnessError
+from harness.exchange import MalformedError, structure_error
+from harness.numerics import compare
+from harness.rank import Handler, Rank
+from harness.types import to_json
+from problems import catalogue
+from problems.spec import Case, Problem, RankContext
+
+
+@dataclass
+class _Slot:
+    arguments: tuple[Any, ...]
+    expected: Any
+    """The reference's output in the run's dtype."""
+    oracle: Any
+    """The reference's output on the same inputs in float64; the exact output itself for data movement."""
+
+
+class ReferenceRank:
+    def __init__(self, state: Rank) -> None:
+        self._state = state
+        self._problem: Problem | None = None
+        self._case = Case("", {})
+        self._dtype = torch.float32
+        self._slots: dict[int, _Slot] = {}
+        self.handlers: dict[str, Handler] = {
+            "connect": state.connect,
+            "attach": state.attach,
+            "setup": self._setup,
+            "inputs": self._inputs,
+            "check": self._check,
+            "time": self._time,
+            "measure": self._measure,
+        }
+
+    def _setup(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Choose problem, case and dtype; forget the former ones' slots."""
+        self._slots.clear()
+        self._problem = catalogue.load(message["problem"])
+        self._case = Case(message["case"], message["sizes"])
+        self._dtype = getattr(torch, message["dtype"])
+        if self._state.platform.name == "cuda":
+            torch.cuda.empty_cache()
+        return {}
+
+    def _inputs(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Draw the inputs of slot `slot` from `seed`, compute what is right, and hand the inputs over."""
+        assert self._problem is not None and self._state.device is not None
+        context = RankContext(
+            seed=message["seed"],
+            rank=self._state.rank,
+            world_size=self._state.world_size,
+            dtype=self._dtype,
+            device=self._state.device,
+        )
+        arguments = self._problem.inputs(self._case, context)
+        with torch.no_grad():
+            expected = self._problem.reference(*arguments)
+            exact = self._problem.tolerance == "exact"
+            oracle = expected if exact else self._problem.reference(*_in_float64(arguments))
+        self._state.platform.synchronize()
+        self._slots[message["slot"]] = _Slot(arguments, expected, oracle)
+        return {"tree": self._state.exchange["inputs"].write(list(arguments))}
+
+    def _check(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Judge the candidate's output for a slot. Reply: `structure` (an error or None) and `mismatches`."""
+        assert self._problem is not None and self._state.device is not None
+        slot = self._slots[message["slot"]]
+        try:
+            if (error := structure_error(slot.expected, message["tree"])) is not None:
+                return {"structure": error, "mismatches": []}
+            output = self._state.exchange["outputs"].read(message["tree"], self._state.device)
+        except (MalformedError, KeyError, TypeError) as error:
+            return {"structure": f"the output cannot be read: {error}", "mismatches": []}
+        found = compare(
+            output,
+            slot.expected,
+            slot.oracle,
+            exact=self._problem.tolerance == "exact",
+            check=message["check"],
+            trial=message["trial"],
+            world_size=self._state.world_size,
+        )
+        return {"structure": None, "mismatches": [to_json(m) for m in found]}
+
+    def _run_slot(self, i: int) -> None:
+        assert self._problem is not None
+        self._problem.reference(*self._slots[i % len(self._slots)].arguments)
+
+    def _time(self, message: dict[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            return self._state.time(self._run_slot, message)
+
+    def _measure(self, message: dict[str, Any]) -> dict[str, Any]:
+        if self._state.world_size == 1:
+            raise HarnessError("nothing to measure with one rank")
+        return {"figures": self._state.platform.measure(self._state.rank, self._state.world_size)}
+
+
+def _in_float64(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(_in_float64(item) for item in value)
+    return value

@@ -1,0 +1,317 @@
+"""Everything that crosses a process, a disk or HTTP: frozen pydantic models, units in the names. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PlatformName = Literal["cpu", "cuda"]
+Check = Literal["oracle", "pkb"]
+Protocol = Literal["ringsmith", "pkb"]
+DType = Literal["bfloat16", "float16", "float32", "float64"]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+
+class Backend(StrEnum):
+    """What a candidate is written in; `reference` is the PyTorch + NCCL baseline itself, evaluated as a candidate."""
+
+    cuda = "cuda"
+    triton = "triton"
+    parallelkittens = "parallelkittens"
+    cpp = "cpp"
+    reference = "reference"
+
+
+class Candidate(Frozen):
+    """The model's code: one Python module with `solution(*args)`."""
+
+    source: str
+    backend: Backend
+
+    @property
+    def hash(self) -> str:
+        """Content hash, 16 hexadecimal digits; names the candidate everywhere."""
+        return hashlib.sha256(f"{self.backend}\0{self.source}".encode()).hexdigest()[:16]
+
+
+class Verdict(StrEnum):
+    """How an evaluation ended. Closed: a fault of the harness is an exception, never a member of this list."""
+
+    passed = "passed"
+    compile_error = "compile_error"
+    api_error = "api_error"
+    """A name, attribute, import or call signature that does not exist."""
+    shape_error = "shape_error"
+    """Output of the wrong structure, type, shape, dtype or device."""
+    runtime_error = "runtime_error"
+    out_of_memory = "out_of_memory"
+    wrong_values = "wrong_values"
+    race = "race"
+    """Right when undisturbed, wrong under skew or from call to call."""
+    deadlock = "deadlock"
+    """Ranks wait for something that never comes."""
+    timeout = "timeout"
+    """Still working, or looping by itself, at the deadline."""
+    integrity = "integrity"
+    policy = "policy"
+    """Uses a feature that this host forbids."""
+
+
+class Stage(StrEnum):
+    """Stages of an evaluation, in order; each stops at the first failure."""
+
+    policy = "policy"
+    build = "build"
+    load = "load"
+    correctness = "correctness"
+    timing = "timing"
+    recheck = "recheck"
+
+
+class Limits(Frozen):
+    """Deadlines in seconds. A stage's clock restarts whenever a rank makes progress."""
+
+    build_s: float = 300.0
+    """Compilation, in the build stage or (for candidates that compile on their first call) in a rank."""
+    load_s: float = 30.0
+    """Importing the candidate, compilation not counted."""
+    first_call_s: float = 30.0
+    """The first call: lazy initialisation and symmetric-memory rendezvous included."""
+    call_s: float = 10.0
+    """Any later call, and any block of timed calls beyond ten times its expected length."""
+    start_s: float = 120.0
+    """Bringing up processes, contexts and process groups; passing it is a HarnessError."""
+
+
+class Request(Frozen):
+    """One evaluation to make."""
+
+    candidate: Candidate
+    problem: int
+    case: str = "pkb"
+    platform: PlatformName
+    world_size: int = Field(ge=1, le=64)
+    dtype: DType
+    protocol: Protocol = "ringsmith"
+    check: Check = "oracle"
+    trials: int = Field(default=3, ge=1, le=100)
+    """Correctness trials, each on fresh secret inputs."""
+    timing: bool = True
+    limits: Limits = Limits()
+
+
+class Difference(Frozen):
+    """One wrong element."""
+
+    index: tuple[int, ...]
+    got: float
+    expected: float
+
+
+class Mismatch(Frozen):
+    """How one output tensor of one rank differs from what is right."""
+
+    trial: int
+    output: str
+    """`out`, or a path into a nested result such as `out[1]`."""
+    shape: tuple[int, ...]
+    wrong: int
+    """Elements outside the bound."""
+    total: int
+    nonfinite: int
+    """NaN or infinite elements where finite ones were right."""
+    max_error: float
+    max_allowed: float
+    rms_error: float
+    rms_allowed: float
+    first: tuple[Difference, ...] = ()
+    chunks_wrong: tuple[float, ...] = ()
+    """Fraction of wrong elements in each of world_size equal chunks along the first axis."""
+
+
+class RankReport(Frozen):
+    """What one rank of the candidate did."""
+
+    rank: int
+    ok: bool
+    stage: Stage
+    calls_completed: int = 0
+    message: str = ""
+    """The rank's error in one line; empty if it had none of its own."""
+    line: int | None = None
+    """Line of the candidate's source that the rank was at."""
+    stack: str = ""
+    """Python stack at the error or at the deadline, innermost call last."""
+    exit: str = ""
+    """How the process ended, if it did: `exit 1`, `SIGSEGV`."""
+    mismatches: tuple[Mismatch, ...] = ()
+    stderr: str = ""
+    """End of what the rank printed."""
+
+
+class Latency(Frozen):
+    """Distribution over samples; a sample is the maximum over ranks of one call."""
+
+    median_us: float
+    p10_us: float
+    p90_us: float
+    min_us: float
+    samples: int
+    skew_us: float
+    """Median over samples of (slowest rank - fastest rank)."""
+
+
+class Ratio(Frozen):
+    """reference / candidate, with a bootstrap 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Timing(Frozen):
+    """Candidate and reference timed in alternation under the same conditions."""
+
+    candidate: Latency
+    reference: Latency
+    speedup: Ratio
+
+
+class Measurement(Frozen):
+    """Latency of a candidate that passed."""
+
+    protocol: Protocol
+    eager: Timing
+    """As called from Python: launch overhead included."""
+    device: Timing | None = None
+    """Launch-free: CUDA-graph replay. None where it cannot be had; `device_note` says why."""
+    device_note: str = ""
+    sol_us: float | None = None
+    """Roofline floor from datasheet peaks; None where this machine's peaks are unknown."""
+    bound_by: str = ""
+    """What binds the floor: `link in`, `link out`, `HBM`, `FLOPs`."""
+
+    @property
+    def sol_fraction(self) -> float | None:
+        """How much of the floor is reached, from the best latency known."""
+        timing = self.device or self.eager
+        return self.sol_us / timing.candidate.median_us if self.sol_us else None
+
+
+class Environment(Frozen):
+    """Where an evaluation ran."""
+
+    platform: PlatformName
+    devices: tuple[str, ...]
+    driver: str = ""
+    cuda: str = ""
+    torch: str
+    python: str
+    harness: str
+    """Version of Ringsmith."""
+    isolation: tuple[str, ...]
+    """Layers that were on."""
+
+
+class Evaluation(Frozen):
+    """candidate x problem x case x world_size -> verdict."""
+
+    candidate: str
+    """Hash of the candidate."""
+    backend: Backend
+    problem: int
+    name: str
+    """Name of the problem."""
+    case: str
+    sizes: dict[str, int]
+    world_size: int
+    dtype: DType
+    check: Check
+    trials: int
+    verdict: Verdict
+    stage: Stage
+    """Where it ended: the stage that failed, or the last one."""
+    summary: str
+    """The verdict's reason in one line."""
+    ranks: tuple[RankReport, ...] = ()
+    measurement: Measurement | None = None
+    log: str = ""
+    """Compiler output or other text that is not a rank's."""
+    stage_s: dict[str, float] = Field(default_factory=dict)
+    """Seconds spent in each stage."""
+    device_s: float = 0.0
+    """Seconds x devices under lease."""
+    environment: Environment
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict is Verdict.passed
+
+    @model_validator(mode="after")
+    def _measured_only_if_passed(self) -> Self:
+        if self.measurement is not None and not self.passed:
+            raise ValueError("a measurement exists only for a candidate that passed")
+        return self
+
+
+class BuildReport(Frozen):
+    """Result of the build stage alone: no device, no ranks."""
+
+    candidate: str
+    verdict: Verdict | None
+    """None if it built; otherwise policy, compile_error, api_error or timeout."""
+    summary: str
+    log: str = ""
+    built: tuple[str, ...] = ()
+    """Names of the libraries and extensions that were compiled or found in the cache."""
+    build_s: float = 0.0
+
+
+class CallProfile(Frozen):
+    """One kernel or call in a rank's profile."""
+
+    name: str
+    device_us: float
+    """Time on the device per iteration; 0 for host-only work."""
+    host_us: float
+    """Time on the host per iteration, callees excluded."""
+    calls: float
+    """Per iteration."""
+
+
+class RankProfile(Frozen):
+    rank: int
+    iteration_us: float
+    """Wall time of one profiled call."""
+    top: tuple[CallProfile, ...]
+
+
+class Profile(Frozen):
+    """Where a candidate's time goes, per rank. `trace` is a Chrome trace file (opens in Perfetto), all ranks merged."""
+
+    candidate: str
+    iterations: int
+    ranks: tuple[RankProfile, ...]
+    trace: str | None = None
+
+
+class Topology(Frozen):
+    """This machine as measured: what a prompt says about it."""
+
+    platform: PlatformName
+    devices: tuple[str, ...]
+    summary: str
+    """A few lines of text: devices, links, measured bandwidths, compiler."""
+    figures: dict[str, float] = Field(default_factory=dict)
+
+
+def to_json(value: BaseModel) -> dict[str, Any]:
+    """Dict of a model that is strict JSON: NaN and infinity become the strings `NaN` and `Infinity`."""
+    return json.loads(value.model_dump_json())

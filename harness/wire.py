@@ -1,0 +1,97 @@
+"""JSON messages over a stream socket. Never pickle: the other end may be a candidate."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+_LENGTH = struct.Struct("<I")
+MAX_BYTES = 64 << 20
+
+
+class ChannelClosedError(Exception):
+    """The other end is gone."""
+
+
+class GarbledError(Exception):
+    """The other end sent something that is not a message."""
+
+
+class Channel:
+    """One end of a socket pair. `receive` keeps partial data between calls, so a timeout loses nothing."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = bytearray()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        """Raises ChannelClosedError."""
+        body = json.dumps(message).encode()
+        frame = _LENGTH.pack(len(body)) + body
+        try:
+            if fds:
+                sent = socket.send_fds(self._sock, [frame], list(fds))
+                frame = frame[sent:]
+            self._sock.sendall(frame)
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
+
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Raises TimeoutError, ChannelClosedError or GarbledError."""
+        return self.receive_with_fds(0, timeout_s)[0]
+
+    def receive_with_fds(self, max_fds: int, timeout_s: float | None = None) -> tuple[dict[str, Any], list[int]]:
+        """As `receive`, with the file descriptors that came along (the sender attaches them to the first bytes)."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        fds: list[int] = []
+        while (message := self._parse()) is None:
+            wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._sock], [], [], wait_s)[0]:
+                raise TimeoutError
+            try:
+                if max_fds:
+                    data, new, _, _ = socket.recv_fds(self._sock, 1 << 20, max_fds)
+                    fds += new
+                else:
+                    data = self._sock.recv(1 << 20)
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from None
+            if not data:
+                raise ChannelClosedError("end of stream")
+            self._buffer += data
+        return message, fds
+
+    def _parse(self) -> dict[str, Any] | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > MAX_BYTES:
+            raise GarbledError(f"message of {length} bytes")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        try:
+            message = json.loads(body)
+        except ValueError as error:
+            raise GarbledError(str(error)) from None
+        if not isinstance(message, dict):
+            raise GarbledError("not an object")
+        return message
+
+
+def pair() -> tuple[Channel, socket.socket]:
+    """A channel for this process and the raw socket for the other."""
+    ours, theirs = socket.socketpair()
+    return Channel(ours), theirs

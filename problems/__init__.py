@@ -1,0 +1,1 @@
+"""The workloads: one file each; the file name is the registry."""

@@ -1,0 +1,186 @@
+"""Finds problem files and reads what they say about themselves. The file name is the registry.
+
+Everything but `load` parses source text, so listing needs no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import importlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from problems.spec import Case, Problem, ProblemError, Tolerance
+
+_FOLDER = Path(__file__).parent
+_FILE_NAME = re.compile(r"p(\d+)_(\w+)")
+# What a model must not see: inputs are drawn from secret seeds, work is the judge's.
+_HIDDEN = frozenset({"PROBLEM", "illegal", "inputs", "work"})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One problem as listed. `path` is its file; `name` that file's name without number."""
+
+    number: int
+    name: str
+    title: str
+    family: str
+    source: str
+    tags: tuple[str, ...]
+    cases: dict[str, Case]
+    tolerance: Tolerance
+    path: Path
+
+
+def entries() -> list[Entry]:
+    """All problems, sorted by number. Raises ProblemError for a file whose `PROBLEM` is missing or not in literals."""
+    found = (_read(path) for path in _FOLDER.glob("p*.py") if _FILE_NAME.fullmatch(path.stem))
+    return sorted(found, key=lambda entry: entry.number)
+
+
+def find(query: str | int) -> Entry:
+    """The problem of that number or name: `13`, `"13"`, `"gemm_allreduce"` or `"p13_gemm_allreduce"`.
+
+    Raises ProblemError, naming near matches, if there is none.
+    """
+    wanted = str(query).strip().lower().removesuffix(".py").replace("-", "_")
+    number = int(digits.group(1)) if (digits := re.fullmatch(r"p?(\d+)", wanted)) else None
+    listed = entries()
+    for entry in listed:
+        if number == entry.number or wanted in (entry.name, entry.path.stem):
+            return entry
+    near = _near_numbers(number, listed) if number is not None else _near_names(wanted, listed)
+    suggestion = ", ".join(f"{entry.number} {entry.name}" for entry in near)
+    raise ProblemError(f"no problem {str(query)!r}; " + (f"near: {suggestion}" if near else "no name is similar"))
+
+
+def select_case(entry: Entry, name: str) -> Case:
+    """The problem's case of that name. Raises ProblemError, naming the cases there are, if there is none."""
+    try:
+        return entry.cases[name]
+    except KeyError:
+        known = ", ".join(entry.cases)
+        raise ProblemError(f"problem {entry.number} ({entry.name}) has no case {name!r}; it has {known}") from None
+
+
+def load(number: int) -> Problem:
+    """Imports that problem's module alone (and torch). Raises ProblemError if there is none of that number."""
+    problem: Problem = importlib.import_module(f"problems.{find(number).path.stem}").PROBLEM
+    return problem
+
+
+def statement(entry: Entry) -> str:
+    """The source that a model is shown: the docstring, `reference`, and the imports, constants and helpers it needs.
+
+    The text is a module that runs by itself. Inputs, work model and declaration are never part of it.
+    """
+    source = entry.path.read_text(encoding="utf-8")
+    lines, module = source.splitlines(), ast.parse(source)
+    needed = _needed_by("reference", module)
+    text = ""
+    for node in module.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            text += _shown_import(node, needed)
+        elif _bound(node) & needed:
+            text += _gap_before(node) + _with_comments(node, lines)
+        elif node is module.body[0] and ast.get_docstring(module) is not None:
+            text += _with_comments(node, lines) + "\n"
+    return text
+
+
+def _near_numbers(number: int, listed: list[Entry]) -> list[Entry]:
+    return sorted(listed, key=lambda entry: abs(entry.number - number))[:3]
+
+
+def _near_names(name: str, listed: list[Entry]) -> list[Entry]:
+    by_name = {entry.name: entry for entry in listed}
+    return [by_name[close] for close in difflib.get_close_matches(name, by_name, n=3, cutoff=0.4)]
+
+
+def _read(path: Path) -> Entry:
+    declared = _declaration(path)
+    match = _FILE_NAME.fullmatch(path.stem)
+    assert match
+    try:
+        return Entry(
+            number=int(match.group(1)),
+            name=match.group(2),
+            title=declared["title"],
+            family=declared["family"],
+            source=declared["source"],
+            tags=declared["tags"],
+            cases={name: Case(name, sizes) for name, sizes in declared["cases"].items()},
+            tolerance=_tolerance(declared, path),
+            path=path,
+        )
+    except KeyError as missing:
+        raise ProblemError(f"{path.name}: PROBLEM has no literal {missing}") from None
+
+
+def _declaration(path: Path) -> dict[str, Any]:
+    """The literal keyword arguments of the file's `PROBLEM = Problem(...)`."""
+    for node in ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body:
+        if isinstance(node, ast.Assign) and "PROBLEM" in _bound(node) and isinstance(node.value, ast.Call):
+            declared = {}
+            for keyword in node.value.keywords:
+                with contextlib.suppress(ValueError):  # not a literal: a function, such as `reference`
+                    declared[str(keyword.arg)] = ast.literal_eval(keyword.value)
+            return declared
+    raise ProblemError(f"{path.name}: no PROBLEM = Problem(...) at the top level")
+
+
+def _tolerance(declared: dict[str, Any], path: Path) -> Tolerance:
+    tolerance: Tolerance = declared.get("tolerance", "rounding")
+    if tolerance not in get_args(Tolerance):
+        raise ProblemError(f"{path.name}: tolerance {tolerance!r} is not one of {', '.join(get_args(Tolerance))}")
+    return tolerance
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Names that a top-level constant, function or class defines; imports apart."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Assign):
+        return {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return {node.target.id}
+    return set()
+
+
+def _needed_by(start: str, module: ast.Module) -> set[str]:
+    """Every name that `start` uses, directly or through the module's own definitions."""
+    definitions = {name: node for node in module.body for name in _bound(node)}
+    needed: set[str] = set()
+    waiting = {start}
+    while waiting:
+        name = waiting.pop()
+        needed.add(name)
+        if name in definitions:
+            used = {child.id for child in ast.walk(definitions[name]) if isinstance(child, ast.Name)}
+            waiting |= used - needed - _HIDDEN
+    return needed
+
+
+def _shown_import(node: ast.Import | ast.ImportFrom, needed: set[str]) -> str:
+    """The import reduced to needed names, or nothing."""
+    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+        return ast.unparse(node) + "\n"  # changes how annotations are read, so always kept
+    node.names = [alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) in needed]
+    return ast.unparse(node) + "\n" if node.names else ""
+
+
+def _gap_before(node: ast.stmt) -> str:
+    return "\n" if isinstance(node, ast.Assign | ast.AnnAssign) else "\n\n"
+
+
+def _with_comments(node: ast.stmt, lines: list[str]) -> str:
+    """The statement's own lines with decorators and the comment lines directly above it."""
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]) - 1
+    while first > 0 and lines[first - 1].startswith("#"):
+        first -= 1
+    return "\n".join(lines[first : node.end_lineno]) + "\n"

@@ -1,0 +1,124 @@
+"""What is written to `events.jsonl`: a closed, append-only vocabulary. The events are the truth; all else is a fold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from harness.types import Backend, Check, DType, Evaluation, Frozen, PlatformName, Protocol
+from runs.messages import Message, ToolCall, Turn
+
+
+class Budget(Frozen):
+    """Upper limits; None means no limit."""
+
+    steps: int | None = 20
+    """Model replies."""
+    tokens: int | None = None
+    """Input and output together."""
+    usd: float | None = None
+    wall_s: float | None = None
+    device_s: float | None = None
+    """Seconds x devices under lease (GPU-seconds on CUDA)."""
+
+
+class Spend(Frozen):
+    """What has been used of a budget."""
+
+    steps: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+    usd_known: bool = True
+    """False once a reply had no known price."""
+    wall_s: float = 0.0
+    device_s: float = 0.0
+
+
+class Target(Frozen):
+    """When to stop early: a correct candidate whose speed-up's lower bound is above `speedup`."""
+
+    speedup: float | None = None
+    """None: no early stop; the run goes on until the model submits or the budget ends."""
+
+
+class RunConfig(Frozen):
+    """Everything that decides what a run does; resolved once, recorded in `RunStarted`."""
+
+    problem: int
+    case: str
+    platform: PlatformName
+    world_size: int
+    dtype: DType
+    backend: Backend
+    model: str
+    protocol: Protocol = "ringsmith"
+    check: Check = "oracle"
+    trials: int = 3
+    budget: Budget = Budget()
+    target: Target = Target()
+
+
+class _Event(Frozen):
+    at: float
+    """Unix time in seconds."""
+
+
+class RunStarted(_Event):
+    kind: Literal["run_started"] = "run_started"
+    run_id: str
+    config: RunConfig
+    prompts_hash: str
+    messages: tuple[Message, ...]
+    """The conversation's beginning, as sent."""
+
+
+class ModelReplied(_Event):
+    """Written before the reply is acted on."""
+
+    kind: Literal["model_replied"] = "model_replied"
+    step: int
+    turn: Turn
+    seconds: float
+
+
+class ToolReturned(_Event):
+    kind: Literal["tool_returned"] = "tool_returned"
+    step: int
+    call: ToolCall
+    ok: bool
+    """False if the call itself was wrong (unknown tool, bad arguments); a failing candidate is still ok."""
+    text: str
+    """What the model was told."""
+    seconds: float
+    candidate: str | None = None
+    """Hash of the candidate that the call wrote or measured; its source is in `candidates/`."""
+    evaluation: Evaluation | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+    device_s: float = 0.0
+
+
+class UserMessage(_Event):
+    """Text put to the model between steps by the loop (not by a tool)."""
+
+    kind: Literal["user_message"] = "user_message"
+    text: str
+
+
+class RunFinished(_Event):
+    kind: Literal["run_finished"] = "run_finished"
+    reason: str
+    """`target_met`, `submitted`, `budget: steps` (or another dimension), `model_stopped`, `interrupted` or
+    `error: ...`."""
+    best: str | None
+    official: Evaluation | None
+    """The harness's own evaluation of the best candidate on fresh seeds; None if there was no candidate."""
+    target_met: bool
+    spend: Spend
+
+
+Event = Annotated[
+    RunStarted | ModelReplied | ToolReturned | UserMessage | RunFinished,
+    Field(discriminator="kind"),
+]
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)

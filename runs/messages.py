@@ -1,0 +1,57 @@
+"""The conversation with a model, free of any provider's format."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from harness.types import Frozen
+
+
+class ToolCall(Frozen):
+    """A call as the model made it. `arguments` is its raw JSON text: it may be malformed."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Usage(Frozen):
+    """Tokens of one reply. `input_tokens` counts everything sent, cached or not; `output_tokens` includes reasoning."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class Turn(Frozen):
+    """One reply of a model."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+    """None if the price is unknown."""
+    stop: str = ""
+    """The provider's own word for why it stopped."""
+    opaque: dict[str, Any] = Field(default_factory=dict)
+    """What the provider wants sent back unread with this reply (thought signatures, thinking blocks)."""
+    raw: dict[str, Any] | None = None
+    """The provider's response as received, keys and secrets never included."""
+
+
+class Message(Frozen):
+    """One entry of the conversation."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant message."""
+    opaque: dict[str, Any] = Field(default_factory=dict)
+    """Of an assistant message: as in `Turn`."""
+    call_id: str = ""
+    """Of a tool message: the call that it answers."""
+    tool: str = ""

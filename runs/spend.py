@@ -1,0 +1,21 @@
+"""How a budget is used up: the one place where replies and device time are added."""
+
+from __future__ import annotations
+
+from runs.events import Spend
+from runs.messages import Turn
+
+
+def add_turn(spend: Spend, turn: Turn) -> Spend:
+    return spend.model_copy(
+        update={
+            "steps": spend.steps + 1,
+            "tokens": spend.tokens + turn.usage.input_tokens + turn.usage.output_tokens,
+            "usd": spend.usd + (turn.cost_usd or 0.0),
+            "usd_known": spend.usd_known and turn.cost_usd is not None,
+        }
+    )
+
+
+def add_device(spend: Spend, device_s: float) -> Spend:
+    return spend.model_copy(update={"device_s": spend.device_s + device_s})

@@ -1,0 +1,106 @@
+"""`ringsmith eval`: evaluate candidates; no model, no record. Graders and scripts rely on it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import UsageError
+from harness.types import Backend, Candidate, Limits, Request
+from problems.catalogue import find, select_case
+from service.options import (
+    BackendName,
+    CaseName,
+    CheckName,
+    DTypeName,
+    Json,
+    Platform,
+    ProtocolName,
+    Trials,
+    WorldSize,
+    finite,
+    resolve,
+)
+from service.progress import stages, stderr_console
+from service.render import evaluation_block
+
+REFERENCE = "reference"
+
+
+def evaluate(
+    files: Annotated[
+        list[str], typer.Argument(help="Candidates; - is stdin, `reference` the problem's own reference.")
+    ],
+    problem: Annotated[str, typer.Option(help="Number or name.")],
+    case: CaseName = "pkb",
+    platform: Platform = None,
+    world_size: WorldSize = None,
+    dtype: DTypeName = None,
+    backend: BackendName = None,
+    protocol: ProtocolName = "ringsmith",
+    check: CheckName = "oracle",
+    trials: Trials = 3,
+    timing: Annotated[
+        bool, typer.Option("--timing/--no-timing", help="Whether to time a candidate that is right.")
+    ] = True,
+    call_deadline: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            callback=finite,
+            metavar="SECONDS",
+            help="Longest that a call, the first included, may make no progress. Default: 10, the first 30.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Evaluate candidates, in the order given.
+
+    With --json one Evaluation per line. Exit code 0: all passed; 1: some candidate failed; 2: usage; 3: the harness
+    failed, and later files were not tried.
+    """
+    entry = find(problem)
+    select_case(entry, case)
+    setup = resolve(platform, world_size, dtype, backend)
+    limits = Limits() if call_deadline is None else Limits(call_s=call_deadline, first_call_s=call_deadline)
+    failed, console = False, stderr_console()
+
+    from harness.evaluate import Sandbox, reference_candidate
+
+    candidates = [
+        (file, reference_candidate(entry) if file == REFERENCE else _read(file, setup.backend)) for file in files
+    ]
+    with Sandbox(setup.platform, setup.world_size, limits) as sandbox:
+        for file, candidate in candidates:
+            request = Request(
+                candidate=candidate,
+                problem=entry.number,
+                case=case,
+                platform=setup.platform,
+                world_size=setup.world_size,
+                dtype=setup.dtype,
+                protocol=protocol,
+                check=check,
+                trials=trials,
+                timing=timing,
+                limits=limits,
+            )
+            with stages(file, console) as on_stage:
+                result = sandbox.evaluate(request, on_stage)
+            failed |= not result.passed
+            typer.echo(result.model_dump_json() if json else evaluation_block(file, result))
+    raise typer.Exit(int(failed))
+
+
+def _read(file: str, backend: Backend) -> Candidate:
+    """The candidate in a file. UsageError if it cannot be read or is not UTF-8; the rest is the harness's to judge."""
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return Candidate(source=content.decode("utf-8"), backend=backend)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text (byte {error.start})") from None

@@ -1,0 +1,134 @@
+"""`ringsmith run`: one agentic run on one problem."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+import typer
+
+from harness.errors import UsageError
+from harness.types import PlatformName
+from problems.catalogue import find, select_case
+from runs.events import Budget, RunConfig, Target
+from runs.fold import Run
+from runs.record import DEFAULT_ROOT
+from service.options import (
+    BackendName,
+    CaseName,
+    CheckName,
+    DTypeName,
+    Json,
+    Platform,
+    ProtocolName,
+    RunsDir,
+    Trials,
+    WorldSize,
+    finite,
+    resolve,
+)
+from service.progress import RunProgress, stderr_console
+from service.render import run_summary
+
+EXAMPLES = DEFAULT_ROOT.parent / "examples"
+"""Recorded runs that ship with Ringsmith: `pNN-<platform>`, replayed where no provider's key is set."""
+
+
+def run(
+    problem: Annotated[str, typer.Argument(help="Number or name; `problems list` shows them.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="PROVIDER/MODEL as LiteLLM names it, or replay:PATH. Default without a key: a recording."),
+    ] = None,
+    case: CaseName = "pkb",
+    platform: Platform = None,
+    world_size: WorldSize = None,
+    dtype: DTypeName = None,
+    backend: BackendName = None,
+    steps: Annotated[int, typer.Option(min=1, help="Limit of model replies.")] = 20,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Limit of tokens, input and output.")] = None,
+    usd: Annotated[float | None, typer.Option(min=0.0, callback=finite, help="Limit of cost, US dollars.")] = None,
+    wall: Annotated[
+        float | None, typer.Option(min=1.0, callback=finite, metavar="SECONDS", help="Limit of wall time.")
+    ] = None,
+    device_seconds: Annotated[
+        float | None, typer.Option(min=1.0, callback=finite, help="Limit of seconds x devices under lease.")
+    ] = None,
+    speedup_target: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            callback=finite,
+            metavar="X",
+            help="Stop once a candidate is more than X times as fast, beyond noise.",
+        ),
+    ] = None,
+    protocol: ProtocolName = "ringsmith",
+    check: CheckName = "oracle",
+    trials: Trials = 3,
+    runs_dir: RunsDir = DEFAULT_ROOT,
+    json: Json = False,
+) -> None:
+    """Have a model write a kernel for a problem. Ctrl-C ends the run, keeps its record and says where it is.
+
+    Exit code 0: the best candidate, evaluated afresh, met the target (without one: is correct); 1: not; 2: usage;
+    3: the harness or the provider failed; 130: interrupted.
+    """
+    entry = find(problem)
+    select_case(entry, case)
+    setup = resolve(platform, world_size, dtype, backend)
+    config = RunConfig(
+        problem=entry.number,
+        case=case,
+        platform=setup.platform,
+        world_size=setup.world_size,
+        dtype=setup.dtype,
+        backend=setup.backend,
+        model=model or _recording(entry.number, setup.platform),
+        protocol=protocol,
+        check=check,
+        trials=trials,
+        budget=Budget(steps=steps, tokens=tokens, usd=usd, wall_s=wall, device_s=device_seconds),
+        target=Target(speedup=speedup_target),
+    )
+
+    from service.run import run_one
+
+    progress = RunProgress(stderr_console())
+    try:
+        done = run_one(config, root=runs_dir, on_event=progress)
+    finally:
+        progress.close()
+    path = runs_dir / done.run_id
+    if json:
+        typer.echo(json_module.dumps({"path": str(path), **json_module.loads(done.model_dump_json())}))
+    else:
+        typer.echo(run_summary(done, path))
+    raise typer.Exit(_exit_code(done))
+
+
+def _recording(problem: int, platform: PlatformName) -> str:
+    """The packaged recording, as a model's name. UsageError if there is none, or if a key is set."""
+    from harness.machine import keys
+
+    if names := keys():
+        raise UsageError(f"say which model: --model PROVIDER/MODEL, e.g. openai/gpt-5 ({', '.join(names)} set)")
+    path = EXAMPLES / f"p{problem:02d}-{platform}"
+    if not path.is_dir():
+        raise UsageError(
+            "no --model given, no provider's key in the environment, "
+            f"and no recording of problem {problem} on {platform} to replay"
+        )
+    typer.echo(
+        f"no --model and no provider's key: replaying the recorded run {path} (its tool calls really run)", err=True
+    )
+    return f"replay:{path}"
+
+
+def _exit_code(run: Run) -> int:
+    reason = run.reason or ""
+    if reason == "interrupted":
+        return 130
+    if reason.startswith("error:"):
+        return 3
+    return 0 if run.target_met else 1

@@ -1,0 +1,120 @@
+"""`ringsmith runs`: the records of earlier runs."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import RingsmithError, UsageError
+from runs.events import Event, ModelReplied, RunFinished, RunStarted, ToolReturned
+from runs.fold import Run
+from runs.record import DEFAULT_ROOT, Record
+from service.options import Json, RunsDir
+from service.render import attempts_table, run_summary, speedups, when
+from service.text import columns, indent, one_line
+
+app = typer.Typer(help="List earlier runs, or show one.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_runs(
+    runs_dir: RunsDir = DEFAULT_ROOT,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
+    json: Json = False,
+) -> None:
+    """List runs, newest first. A record that cannot be read is named on stderr and left out."""
+    rows = [("RUN", "STARTED", "MODEL", "STATUS", "ATTEMPTS", "BEST")]
+    for record in Record.list(runs_dir)[:limit]:
+        try:
+            run = record.run()
+        except RingsmithError as error:
+            typer.echo(f"warning: {one_line(str(error), 400)}", err=True)
+            continue
+        if json:
+            typer.echo(json_module.dumps(_facts(run, record.path)))
+            continue
+        best = (speedups(run.best.measurement) or "correct, not timed") if run.best else "none"
+        status = f"{run.status}: {run.reason}" if run.reason else run.status
+        rows.append((run.run_id, when(run.started_at), run.config.model, status, str(len(run.attempts)), best))
+    if not json:
+        typer.echo(columns(rows))
+
+
+@app.command("show")
+def show(
+    run: Annotated[str, typer.Argument(help="Run id, path of a record, or `latest`.")],
+    runs_dir: RunsDir = DEFAULT_ROOT,
+    transcript: Annotated[
+        bool, typer.Option("--transcript", help="Also what was said and which tools were called.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show a run: attempts (the best is starred), official evaluation, spend."""
+    record = _find(run, runs_dir)
+    folded = record.run()
+    if json:
+        typer.echo(folded.model_dump_json())
+        if transcript:
+            for event in record.events():
+                typer.echo(event.model_dump_json())
+        return
+    if transcript:
+        for event in record.events():
+            if text := _told(event):
+                typer.echo(text)
+        typer.echo()
+    if folded.attempts:
+        typer.echo(attempts_table(folded.attempts, folded.best))
+    typer.echo(run_summary(folded, record.path))
+
+
+def _find(run: str, runs_dir: Path) -> Record:
+    """The record meant. UsageError if there is none."""
+    if run == "latest":
+        records = Record.list(runs_dir)
+        if not records:
+            raise UsageError(f"no runs in {runs_dir}")
+        return records[0]
+    for path in (runs_dir / run, Path(run)):
+        if path.is_dir():
+            return Record.open(path)
+    raise UsageError(f"no run {run!r} in {runs_dir}, and no such folder; see `ringsmith runs list`")
+
+
+def _facts(run: Run, path: Path) -> dict[str, object]:
+    best = run.best.model_dump(mode="json") if run.best else None
+    return {
+        "run_id": run.run_id,
+        "path": str(path),
+        "problem": run.config.problem,
+        "case": run.config.case,
+        "platform": run.config.platform,
+        "world_size": run.config.world_size,
+        "model": run.config.model,
+        "status": run.status,
+        "reason": run.reason,
+        "target_met": run.target_met,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "attempts": len(run.attempts),
+        "best": best,
+        "spend": run.spend.model_dump(mode="json"),
+    }
+
+
+def _told(event: Event) -> str:
+    """One event as the transcript tells it; empty for what the summary says anyway."""
+    if isinstance(event, RunStarted):
+        return "\n".join(f"[{message.role}]\n{indent(message.text)}" for message in event.messages)
+    if isinstance(event, ModelReplied):
+        calls = [f"  -> {one_line(call.name)}\n{indent(call.arguments, '     ')}" for call in event.turn.tool_calls]
+        said = [indent(event.turn.text)] if event.turn.text else []
+        return "\n".join([f"[step {event.step}]", *said, *calls])
+    if isinstance(event, ToolReturned):
+        return f"[{one_line(event.call.name)}{'' if event.ok else ', refused'}]\n{indent(event.text)}"
+    if isinstance(event, RunFinished):
+        return ""
+    return f"[loop]\n{indent(event.text)}"

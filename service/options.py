@@ -1,0 +1,79 @@
+"""Flags that several commands share, and the defaults that depend on the machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import UsageError
+from harness.types import Backend, Check, DType, PlatformName, Protocol
+
+MOST_GPUS = 4
+"""Default world size on a larger node: what ParallelKernelBench publishes its figures for."""
+
+
+def finite(value: float | None) -> float | None:
+    """Refuses NaN and infinity, which a range lets through and no limit can be kept by."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter("must be a finite number")
+    return value
+
+
+Platform = Annotated[
+    PlatformName | None,
+    typer.Option(help="Where candidates run. Default: cuda with two GPUs and a CUDA torch, else cpu."),
+]
+WorldSize = Annotated[
+    int | None,
+    typer.Option("--world-size", "--gpus", min=1, max=64, help="Ranks. Default: 2 on cpu, the GPUs up to 4 on cuda."),
+]
+CaseName = Annotated[str, typer.Option("--case", help="Named sizes of the problem; `problems show` lists them.")]
+DTypeName = Annotated[DType | None, typer.Option(help="Type of the data. Default: float32 on cpu, bfloat16 on cuda.")]
+BackendName = Annotated[
+    Backend | None, typer.Option(help="What the candidate is written in. Default: cpp on cpu, cuda on cuda.")
+]
+ProtocolName = Annotated[Protocol, typer.Option(help="How to time: ours, or as ParallelKernelBench does.")]
+CheckName = Annotated[Check, typer.Option(help="What is right: a float64 oracle, or ParallelKernelBench's tolerance.")]
+Trials = Annotated[int, typer.Option(min=1, max=100, help="Correctness trials, each on fresh inputs.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output, one JSON document per line.")]
+RunsDir = Annotated[Path, typer.Option(help="Folder of run records.", show_default="runs/data of this checkout")]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where and in which type candidates run, fully resolved."""
+
+    platform: PlatformName
+    world_size: int
+    dtype: DType
+    backend: Backend
+
+
+def resolve(
+    platform: PlatformName | None, world_size: int | None, dtype: DType | None, backend: Backend | None
+) -> Setup:
+    """Fill in what was not given from what this machine has. UsageError if the machine has no GPU for `cuda`."""
+    from harness import machine
+
+    chosen = platform or machine.default_platform()
+    if world_size is None:
+        world_size = 2 if chosen == "cpu" else _gpu_count()
+    return Setup(
+        platform=chosen,
+        world_size=world_size,
+        dtype=dtype or ("float32" if chosen == "cpu" else "bfloat16"),
+        backend=backend or (Backend.cpp if chosen == "cpu" else Backend.cuda),
+    )
+
+
+def _gpu_count() -> int:
+    from harness import machine
+
+    scan = machine.scan_gpus()
+    if not scan.gpus:
+        raise UsageError(f"platform cuda needs a GPU ({scan.reason}); use --platform cpu or see `ringsmith doctor`")
+    return min(len(scan.gpus), MOST_GPUS)

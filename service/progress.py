@@ -1,0 +1,170 @@
+"""What is going on, on stderr: a line per thing that happened and, on a terminal, a live line for what is happening."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from harness.types import Stage
+from runs.events import Budget, Event, ModelReplied, RunStarted, Spend, Target, ToolReturned, UserMessage
+from runs.fold import Run, fold
+from runs.messages import ToolCall
+from service.render import duration, speedups
+from service.text import one_line
+
+_SHOWN = 110
+"""Characters of what a model or a tool says that are shown; the record has all of it."""
+
+
+def stderr_console() -> Console:
+    """Wraps nothing and interprets nothing: what it prints may come from a model or a candidate."""
+    return Console(file=sys.stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+class LiveLine:
+    """A spinner with a text, on terminals only."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+
+    def show(self, text: str) -> None:
+        """Show or replace the text."""
+        if not self._console.is_terminal:
+            return
+        spinner = Spinner("dots", Text(one_line(text, self._console.width - 4)))
+        if self._live is None:
+            # Rich would redirect stdout into this console, and results with it.
+            self._live = Live(
+                spinner, console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+        else:
+            self._live.update(spinner, refresh=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+@contextmanager
+def stages(label: str, console: Console) -> Iterator[Callable[[Stage], None]]:
+    """Show the stages of one evaluation: `Sandbox.evaluate(request, on_stage)` takes what this yields."""
+    line = LiveLine(console)
+
+    def on_stage(stage: Stage) -> None:
+        if console.is_terminal:
+            line.show(f"{label}: {stage}")
+        else:
+            console.print(f"{one_line(label)}: {stage}")
+
+    try:
+        line.show(f"{label}: starting")
+        yield on_stage
+    finally:
+        line.clear()
+
+
+class RunProgress:
+    """Shows a run from its events. Call it with each, in order; `close` when no more will come."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._line = LiveLine(console)
+        self._events: list[Event] = []
+        self._pending: list[ToolCall] = []
+        """Calls of the last reply that have not returned."""
+
+    def __call__(self, event: Event) -> None:
+        self._events.append(event)
+        run = fold(self._events, live=True)
+        if isinstance(event, RunStarted):
+            self._started(event)
+        elif isinstance(event, ModelReplied):
+            self._pending = list(event.turn.tool_calls)
+            self._replied(event, run.config.budget)
+        elif isinstance(event, ToolReturned):
+            self._pending = [call for call in self._pending if call.id != event.call.id]
+            self._returned(event, run)
+        elif isinstance(event, UserMessage):
+            self._print(f"  loop: {one_line(event.text, _SHOWN)}", "dim")
+        else:
+            self._print(f"finished: {one_line(event.reason, 300)}", "bold")
+            self.close()
+            return
+        self._line.show(f"{self._doing(event)}; best {_best(run)}; left: {left(run.config.budget, run.spend)}")
+
+    def close(self) -> None:
+        """Take the live line away."""
+        self._line.clear()
+
+    def _doing(self, event: Event) -> str:
+        if self._pending:
+            return self._pending[0].name
+        submitted = isinstance(event, ToolReturned) and event.ok and event.call.name == "submit"
+        return "official evaluation" if submitted else "waiting for the model"
+
+    def _started(self, event: RunStarted) -> None:
+        config = event.config
+        ranks = f"{config.platform} x {config.world_size}, {config.dtype}, {config.backend}"
+        what = f"problem {config.problem}, case {config.case}, {ranks}, model {one_line(config.model)}"
+        self._print(f"run {event.run_id}: {what}", "bold")
+        self._print(f"  target: {_target(config.target)}; budget: {left(config.budget, Spend())}")
+
+    def _replied(self, event: ModelReplied, budget: Budget) -> None:
+        calls = ", ".join(one_line(call.name, 40) for call in event.turn.tool_calls)
+        said = one_line(event.turn.text, _SHOWN) or (f"(calls {calls})" if calls else "(says nothing)")
+        of = f"/{budget.steps}" if budget.steps is not None else ""
+        self._print(f"step {event.step}{of}: {said}")
+
+    def _returned(self, event: ToolReturned, run: Run) -> None:
+        tool = one_line(event.call.name, 40)
+        evaluation = event.evaluation
+        if not event.ok:
+            self._print(f"  {tool}: refused: {one_line(event.text, _SHOWN)}", "yellow")
+        elif evaluation is None:
+            self._print(f"  {tool}: {one_line(event.text, _SHOWN)}", "dim")
+        else:
+            figures = speedups(evaluation.measurement) if evaluation.passed else one_line(evaluation.summary, _SHOWN)
+            self._print(
+                f"  {tool}: {evaluation.verdict}, {figures or 'not timed'}", "green" if evaluation.passed else "red"
+            )
+            self._print(f"    best {_best(run)}; left: {left(run.config.budget, run.spend)}", "dim")
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style))
+
+
+def left(budget: Budget, spend: Spend) -> str:
+    """What remains of a budget, limited dimensions only: `16 steps, 0.42 USD, 12 min`."""
+    parts = []
+    if budget.steps is not None:
+        parts.append(f"{budget.steps - spend.steps} steps")
+    if budget.tokens is not None:
+        parts.append(f"{budget.tokens - spend.tokens} tokens")
+    if budget.usd is not None:
+        parts.append(f"{budget.usd - spend.usd:.2f} USD")
+    if budget.wall_s is not None:
+        parts.append(duration(budget.wall_s - spend.wall_s))
+    if budget.device_s is not None:
+        parts.append(f"{budget.device_s - spend.device_s:.0f} device-seconds")
+    return ", ".join(parts) or "no limit"
+
+
+def _best(run: Run) -> str:
+    best = run.best
+    if best is None:
+        return "none yet"
+    return f"at step {best.step} ({speedups(best.measurement) or 'correct, not timed'})"
+
+
+def _target(target: Target) -> str:
+    return "as fast as it gets" if target.speedup is None else f"speed-up above {target.speedup:g}x"

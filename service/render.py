@@ -1,0 +1,151 @@
+"""Evaluations and runs as a person reads them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from harness.types import Evaluation, Measurement, Mismatch, RankReport, Ratio, Timing
+from runs.attempts import Attempt
+from runs.events import Spend
+from runs.fold import Run
+from service.text import columns, indent, one_line
+
+_LOG_LINES = 20
+"""Lines of a failing candidate's compiler output that are shown; --json has all of it."""
+
+
+def speedup(ratio: Ratio) -> str:
+    """`1.70x [1.65, 1.75]`: the ratio and its 95% interval."""
+    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def speedups(measured: Measurement | None) -> str:
+    """Every speed-up that was measured, in one line; empty for a candidate that was not timed."""
+    if measured is None:
+        return ""
+    device = f", device {speedup(measured.device.speedup)}" if measured.device else ""
+    return f"eager {speedup(measured.eager.speedup)}{device}"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`."""
+    if abs(seconds) < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if abs(seconds) < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def when(at: float) -> str:
+    """Unix time as local date and minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def spent(spend: Spend) -> str:
+    """`7 steps, 41200 tokens, 0.31 USD, 12 min, 85 device-seconds`."""
+    usd = f"{spend.usd:.2f} USD" if spend.usd_known else f"at least {spend.usd:.2f} USD (a price was unknown)"
+    used = f"{spend.steps} steps, {spend.tokens} tokens, {usd}"
+    return f"{used}, {duration(spend.wall_s)}, {spend.device_s:.0f} device-seconds"
+
+
+def attempts_table(attempts: tuple[Attempt, ...], best: Attempt | None) -> str:
+    """One line per attempt; the best is starred."""
+    rows = [("", "STEP", "TOOL", "CANDIDATE", "VERDICT", "RESULT")]
+    for attempt in attempts:
+        rows.append(
+            (
+                "*" if best is not None and attempt.number == best.number else "",
+                str(attempt.step),
+                attempt.tool,
+                attempt.candidate,
+                attempt.verdict or "-",
+                speedups(attempt.measurement) or one_line(attempt.summary, 90),
+            )
+        )
+    return columns(rows)
+
+
+def run_summary(run: Run, path: Path) -> str:
+    """How a run ended: the official verdict, its figures, the best candidate, what was spent, where the record is."""
+    outcome = "target met" if run.target_met else "target not met"
+    lines = [f"run {run.run_id}: {run.status}, {one_line(run.reason or 'no end recorded', 300)}; {outcome}"]
+    if run.official is not None:
+        lines.append(evaluation_block(f"official evaluation of {run.official.candidate}", run.official))
+    else:
+        lines.append("no official evaluation")
+    if run.best is not None:
+        file = path / "candidates" / f"{run.best.candidate}.py"
+        lines.append(f"best: {file} ({speedups(run.best.measurement) or 'correct, not timed'})")
+    lines.append(f"spent: {spent(run.spend)}")
+    lines.append(f"record: {path}")
+    return "\n".join(lines)
+
+
+def evaluation_block(label: str, evaluation: Evaluation) -> str:
+    """A verdict, its reason and its figures; a few lines."""
+    where = (
+        f"{evaluation.problem} {evaluation.name}, case {evaluation.case}, {evaluation.world_size} ranks, "
+        f"{evaluation.dtype}, {evaluation.backend}, check {evaluation.check}"
+    )
+    lines = [f"{one_line(label)}: {evaluation.verdict.upper()}  ({where})"]
+    if evaluation.passed:
+        lines += _figures(evaluation)
+    else:
+        lines.append(f"    at {evaluation.stage}: {one_line(evaluation.summary, 400)}")
+        lines += _rank_lines(evaluation.ranks)
+        if log := evaluation.log.rstrip().splitlines()[-_LOG_LINES:]:
+            lines.append(indent("\n".join(log), "    | "))
+    layers = ", ".join(evaluation.environment.isolation) or "none"
+    seconds = sum(evaluation.stage_s.values())
+    lines.append(f"    took {seconds:.1f} s, {evaluation.device_s:.1f} device-seconds; isolation: {layers}")
+    return "\n".join(lines)
+
+
+def _figures(evaluation: Evaluation) -> list[str]:
+    measured = evaluation.measurement
+    if measured is None:
+        return ["    correct; not timed"]
+    rows = [_timing_row("eager", measured.eager)]
+    if measured.device:
+        rows.append(_timing_row("device", measured.device))
+    lines = indent(columns(rows)).splitlines()
+    if measured.device_note:
+        lines.append(f"    no device figure: {one_line(measured.device_note)}")
+    if measured.sol_us is not None and measured.sol_fraction is not None:
+        floor = f"{measured.sol_us:.2f} us, bound by {measured.bound_by}"
+        lines.append(f"    floor {floor}: {measured.sol_fraction:.0%} of it reached")
+    return lines
+
+
+def _timing_row(name: str, timing: Timing) -> tuple[str, ...]:
+    candidate, reference = timing.candidate, timing.reference
+    spread = f"p10 {candidate.p10_us:.1f}, p90 {candidate.p90_us:.1f}, rank skew {candidate.skew_us:.1f}"
+    return (
+        name,
+        speedup(timing.speedup),
+        f"{candidate.median_us:.1f} us ({spread})",
+        f"reference {reference.median_us:.1f} us",
+    )
+
+
+def _rank_lines(ranks: tuple[RankReport, ...]) -> list[str]:
+    """One line per distinct failure, naming the ranks that share it."""
+    alike: dict[str, list[int]] = {}
+    for report in ranks:
+        if not report.ok:
+            alike.setdefault(_failure(report), []).append(report.rank)
+    return [f"    rank {','.join(map(str, who))}: {what}" for what, who in alike.items()]
+
+
+def _failure(report: RankReport) -> str:
+    at = f" (line {report.line})" if report.line is not None else ""
+    ended = f" [{report.exit}]" if report.exit else ""
+    what = one_line(report.message, 300) or f"stopped in {report.stage}"
+    return "; ".join([f"{what}{at}{ended}", *(_mismatch(mismatch) for mismatch in report.mismatches[:2])])
+
+
+def _mismatch(mismatch: Mismatch) -> str:
+    first = "".join(
+        f", first at {list(difference.index)}: {difference.got:.6g} for {difference.expected:.6g}"
+        for difference in mismatch.first[:1]
+    )
+    return f"{mismatch.output}: {mismatch.wrong} of {mismatch.total} wrong (max error {mismatch.max_error:.3g}{first})"

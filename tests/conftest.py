@@ -1,0 +1,31 @@
+"""Marks: GPU tests are skipped where there are no GPUs; `scripts/gpu_check` runs them on a GPU machine."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness import machine
+from harness.types import Backend, Candidate, Verdict
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items):
+    if machine.gpus():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
+@pytest.fixture(scope="session")
+def read_candidate():
+    """`read_candidate(path, backend)` -> (Candidate, Verdict it must get)."""
+
+    def read(path: Path, backend: Backend) -> tuple[Candidate, Verdict]:
+        source = path.read_text()
+        expected = re.search(r"^Expected: (\w+)", source, re.M)
+        return Candidate(source=source, backend=backend), Verdict(expected[1]) if expected else Verdict.passed
+
+    return read

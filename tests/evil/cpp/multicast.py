@@ -1,0 +1,13 @@
+"""Names a function of NVLink multicast: refused from its text alone, before anything of it runs.
+
+Expected: policy
+"""
+
+# Nothing here must ever run, not even the import.
+raise SystemExit("the policy gate let this through")
+
+FORBIDDEN = "cuMulticastCreate"
+
+
+def solution(tensor):
+    return tensor

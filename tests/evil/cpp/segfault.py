@@ -1,0 +1,11 @@
+"""Reads address 8: the process dies by SIGSEGV.
+
+Expected: runtime_error
+"""
+
+import ctypes
+
+
+def solution(tensor):
+    ctypes.string_at(8)
+    return tensor

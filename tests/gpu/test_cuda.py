@@ -1,0 +1,115 @@
+"""Candidates on real GPUs. `scripts/gpu_check` runs this on a machine with at least two; CI has none and skips it.
+
+With RINGSMITH_RESULTS=FILE every Evaluation is appended to it as a JSON line: the table in docs/results.md.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import machine
+from harness.evaluate import Sandbox, reference_candidate
+from harness.types import Backend, Candidate, Limits, Request, Verdict
+from problems import catalogue
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).resolve().parent.parent.parent
+GOOD = sorted((ROOT / "prompts" / "examples" / "cuda").glob("p*.py"))
+EVIL = sorted((ROOT / "tests" / "evil" / "cuda").glob("p*.py"))
+LIMITS = Limits()
+WORLD_SIZE = int(os.environ.get("RINGSMITH_WORLD_SIZE", "4"))
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox("cuda", WORLD_SIZE, LIMITS) as box:
+        yield box
+
+
+def request(candidate: Candidate, problem: int, **changes) -> Request:
+    settings = {"case": "pkb", "platform": "cuda", "world_size": WORLD_SIZE, "dtype": "bfloat16", "limits": LIMITS}
+    return Request(candidate=candidate, problem=problem, **(settings | changes))
+
+
+def keep(evaluation, name: str) -> None:
+    if path := os.environ.get("RINGSMITH_RESULTS"):
+        with open(path, "a") as file:
+            file.write(evaluation.model_copy(update={"log": name}).model_dump_json() + "\n")
+
+
+@pytest.mark.parametrize("case", ["pkb", "large"])
+@pytest.mark.parametrize("path", GOOD, ids=lambda p: p.stem)
+def test_a_worked_example_passes_and_is_timed(path, case, sandbox, read_candidate):
+    candidate, _ = read_candidate(path, Backend.cuda)
+    evaluation = sandbox.evaluate(request(candidate, int(path.stem[1:3]), case=case))
+    keep(evaluation, path.stem)
+    assert evaluation.passed, f"{evaluation.summary}\n{evaluation.log[-3000:]}\n" + "".join(
+        f"{r.rank}: {r.message}\n{r.stack}{r.stderr}" for r in evaluation.ranks
+    )
+    measurement = evaluation.measurement
+    assert measurement.device is not None, measurement.device_note
+    assert measurement.sol_us < measurement.device.candidate.min_us
+    assert measurement.sol_us < measurement.device.reference.min_us
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
+@pytest.mark.parametrize("path", GOOD, ids=lambda p: p.stem)
+def test_a_worked_example_passes_at_uneven_sizes(path, dtype, sandbox, read_candidate):
+    candidate, _ = read_candidate(path, Backend.cuda)
+    evaluation = sandbox.evaluate(request(candidate, int(path.stem[1:3]), case="odd", dtype=dtype, timing=False))
+    assert evaluation.passed, evaluation.summary
+
+
+@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda e: e.name)
+def test_the_reference_passes_as_a_candidate(entry, sandbox):
+    evaluation = sandbox.evaluate(request(reference_candidate(entry), entry.number))
+    keep(evaluation, "reference")
+    assert evaluation.passed, evaluation.summary
+
+
+@pytest.mark.parametrize("path", EVIL, ids=lambda p: p.stem)
+def test_a_wrong_candidate_gets_its_verdict_and_leaves_nothing(path, sandbox, read_candidate):
+    candidate, expected = read_candidate(path, Backend.cuda)
+    assert expected is not Verdict.passed
+    started = time.monotonic()
+    evaluation = sandbox.evaluate(request(candidate, int(path.stem[1:3])))
+    keep(evaluation, path.stem)
+    assert evaluation.verdict is expected, evaluation.summary
+    assert time.monotonic() - started < LIMITS.first_call_s + 30
+
+
+def test_a_profile_lists_kernels_and_writes_a_trace(sandbox, read_candidate, tmp_path):
+    candidate, _ = read_candidate(GOOD[0], Backend.cuda)
+    profile, _ = sandbox.profile(request(candidate, 1), tmp_path)
+    assert len(profile.ranks) == WORLD_SIZE
+    assert all(rank.top[0].device_us > 0 for rank in profile.ranks)
+    assert Path(profile.trace).stat().st_size > 10_000
+
+
+def test_all_memory_comes_back(read_candidate):
+    """A session that ends on a hanging kernel leaves the GPUs as it found them."""
+    before = {gpu.index: gpu.memory_used_bytes for gpu in machine.gpus()}
+    hang = next(path for path in EVIL if "hang" in path.stem)
+    candidate, _ = read_candidate(hang, Backend.cuda)
+    with Sandbox("cuda", 2, LIMITS) as box:
+        limits = Limits(first_call_s=5)
+        evaluation = box.evaluate(request(candidate, int(hang.stem[1:3]), world_size=2, limits=limits))
+        assert evaluation.verdict is Verdict.deadlock, evaluation.summary
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        over = [g.memory_used_bytes - before[g.index] for g in machine.gpus()]
+        if max(over) < 64 << 20:
+            break
+        time.sleep(0.1)
+    assert max(over) < 64 << 20, over
+
+
+def test_more_gpus_than_there_are_is_one_clear_line():
+    command = [sys.executable, "-m", "service.cli", "eval", "reference", "--problem", "1", "--platform", "cuda"]
+    done = subprocess.run([*command, "--world-size", "64"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "needs 64 GPUs" in done.stderr and done.stderr.count("\n") <= 2

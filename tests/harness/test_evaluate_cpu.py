@@ -1,0 +1,225 @@
+"""Real ranks on the cpu platform: every kind of candidate gets its verdict, and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from harness.evaluate import Sandbox, reference_candidate
+from harness.types import Backend, Candidate, Limits, Request, Stage, Verdict
+from problems import catalogue
+from problems.spec import ProblemError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EVIL = sorted((ROOT / "tests" / "evil" / "cpp").glob("*.py"))
+EXAMPLES = sorted((ROOT / "prompts" / "examples" / "cpp").glob("*.py"))
+# Short enough to test hangs, long enough for a busy machine to answer.
+LIMITS = Limits(load_s=4, first_call_s=4, call_s=4)
+
+SHARED_BY_ALL = """
+import torch, torch.distributed as dist
+def solution(tensor):
+    out = tensor.clone()
+    dist.all_reduce(out)
+    return out
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox("cpu", 2, LIMITS) as box:
+        yield box
+
+
+def request(candidate: Candidate | str, problem: int = 1, **changes) -> Request:
+    if isinstance(candidate, str):
+        candidate = Candidate(source=candidate, backend=Backend.cpp)
+    settings = {"case": "tiny", "platform": "cpu", "world_size": 2, "dtype": "float32", "timing": False, "trials": 2}
+    return Request(candidate=candidate, problem=problem, limits=LIMITS, **(settings | changes))
+
+
+@pytest.mark.parametrize("path", EVIL, ids=lambda p: p.stem)
+def test_a_wrong_candidate_gets_its_verdict(path, sandbox, read_candidate):
+    candidate, expected = read_candidate(path, Backend.cpp)
+    assert expected is not Verdict.passed, f"{path} does not say what is expected"
+    evaluation = sandbox.evaluate(request(candidate))
+    assert evaluation.verdict is expected, evaluation.summary
+    assert evaluation.summary and "\n" not in evaluation.summary
+    assert evaluation.measurement is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_a_worked_example_passes_at_uneven_sizes(path, dtype, sandbox, read_candidate):
+    candidate, _ = read_candidate(path, Backend.cpp)
+    problem = int(path.stem[1:3])
+    evaluation = sandbox.evaluate(request(candidate, problem, case="odd", dtype=dtype))
+    assert evaluation.passed, evaluation.summary
+
+
+@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda e: e.name)
+def test_every_reference_passes_as_a_candidate(entry, sandbox):
+    evaluation = sandbox.evaluate(request(reference_candidate(entry), entry.number, dtype="bfloat16"))
+    assert evaluation.passed, evaluation.summary
+
+
+def test_a_measurement_has_both_sides_and_an_interval(sandbox):
+    evaluation = sandbox.evaluate(request(SHARED_BY_ALL, timing=True))
+    timing = evaluation.measurement.eager
+    assert timing.candidate.samples == timing.reference.samples >= 18
+    assert timing.speedup.low <= timing.speedup.value <= timing.speedup.high
+    assert evaluation.measurement.device is None and evaluation.measurement.device_note
+    assert evaluation.stage is Stage.timing
+    assert set(evaluation.stage_s) >= {"build", "load", "correctness", "timing"}
+    assert evaluation.device_s > 0
+
+
+def test_the_pkb_protocol_and_check(sandbox):
+    evaluation = sandbox.evaluate(request(SHARED_BY_ALL, timing=True, protocol="pkb", check="pkb"))
+    assert evaluation.passed and evaluation.measurement.protocol == "pkb"
+    assert evaluation.measurement.eager.candidate.samples == 100
+
+
+def test_a_value_wrong_only_in_back_to_back_calls_is_a_race(sandbox):
+    # One static buffer without an exit barrier would do this on a GPU; here the third call on returns old data.
+    stale = SHARED_BY_ALL.replace(
+        "    return out", "    calls.append(out)\n    return calls[-1] if len(calls) < 4 else calls[-2]"
+    )
+    evaluation = sandbox.evaluate(request("calls = []\n" + stale, timing=True, trials=3))
+    assert evaluation.verdict is Verdict.race, evaluation.summary
+    assert "back-to-back" in evaluation.summary
+
+
+def test_a_mismatch_names_ranks_elements_and_chunks(sandbox):
+    wrong = SHARED_BY_ALL.replace("    return out", "    if dist.get_rank() == 1: out[-1, -1] += 1\n    return out")
+    evaluation = sandbox.evaluate(request(wrong))
+    good, bad = evaluation.ranks
+    assert good.ok and not bad.ok
+    (mismatch,) = bad.mismatches
+    assert mismatch.wrong == 1 and mismatch.total == evaluation.sizes["m"] * evaluation.sizes["n"]
+    assert mismatch.first[0].index == (evaluation.sizes["m"] - 1, evaluation.sizes["n"] - 1)
+    assert abs(mismatch.first[0].got - mismatch.first[0].expected - 1) < 1e-5
+    assert mismatch.chunks_wrong[0] == 0 and mismatch.chunks_wrong[1] > 0
+
+
+def test_a_deadlock_names_who_waits_where(sandbox):
+    skips = SHARED_BY_ALL.replace("    dist.all_reduce(out)", "    if dist.get_rank() == 0: dist.all_reduce(out)")
+    started = time.monotonic()
+    evaluation = sandbox.evaluate(request(skips))
+    assert time.monotonic() - started < LIMITS.first_call_s + 5
+    assert evaluation.verdict is Verdict.deadlock
+    waiting, finished = evaluation.ranks
+    assert finished.ok and not waiting.ok
+    assert skips.splitlines()[waiting.line - 1].strip().startswith("if dist.get_rank() == 0")
+    assert "rank 1 finished" in evaluation.summary
+
+
+def test_seeds_differ_from_run_to_run(sandbox):
+    """A candidate that remembers an answer on disk cannot reuse it."""
+    first = SHARED_BY_ALL.replace("    return out", "    print(float(tensor.sum()))\n    raise ValueError('look')")
+    printed = [sandbox.evaluate(request(first)).ranks[0].stderr for _ in range(2)]
+    assert printed[0] and printed[0] != printed[1]
+
+
+def test_no_key_reaches_a_candidate(sandbox, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sekrit")
+    source = "import os\ndef solution(tensor):\n    raise ValueError(sorted(os.environ))\n"
+    with Sandbox("cpu", 2, LIMITS) as fresh:  # its fork server has the key; its candidates must not
+        message = fresh.evaluate(request(source)).ranks[0].message
+    assert "PATH" in message and "OPENAI" not in message
+
+
+def test_requests_that_cannot_be(sandbox):
+    with pytest.raises(ProblemError, match="case"):
+        sandbox.evaluate(request(SHARED_BY_ALL, case="huge"))
+    with pytest.raises(ProblemError):
+        sandbox.evaluate(request(SHARED_BY_ALL, problem=999))
+    with pytest.raises(UsageError, match="ranks"):
+        sandbox.evaluate(request(SHARED_BY_ALL, world_size=3))
+
+
+def test_three_ranks_on_two_cores():
+    with Sandbox("cpu", 3, LIMITS) as box:
+        candidate = Candidate(source=EXAMPLES[0].read_text(), backend=Backend.cpp)
+        evaluation = box.evaluate(request(candidate, world_size=3, case="odd", timing=True))
+        assert evaluation.passed, evaluation.summary
+
+
+def test_a_grandchild_dies_with_its_candidate(sandbox, tmp_path):
+    marker = f"86400.{os.getpid()}"
+    source = (
+        "import subprocess\n"
+        f"subprocess.Popen(['sleep', '{marker}'], start_new_session=True)\n"
+        "def solution(tensor):\n    raise ValueError('done')\n"
+    )
+    assert sandbox.evaluate(request(source)).verdict is Verdict.runtime_error
+    assert not _running(marker)
+
+
+def test_nothing_survives_a_killed_supervisor(tmp_path):
+    """SIGKILL the process that evaluates a hanging candidate: ranks, fork server and scratch files go."""
+    hang = tmp_path / "hang.py"
+    hang.write_text("import time\ndef solution(tensor):\n    time.sleep(86400)\n")
+    code = (
+        "from harness.evaluate import Sandbox\nfrom harness.types import *\n"
+        f"source = open({str(hang)!r}).read()\n"
+        "box = Sandbox('cpu', 2)\n"
+        "candidate = Candidate(source=source, backend='cpp')\n"
+        "wanted = Request(candidate=candidate, problem=1, case='tiny', platform='cpu', world_size=2, dtype='float32')\n"
+        "box.evaluate(wanted, on_stage=lambda s: print(s, flush=True))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as supervisor:
+        for line in supervisor.stdout:
+            if line.strip() == "correctness":
+                break
+        time.sleep(0.5)
+        children = _descendants(supervisor.pid)
+        assert len(children) >= 5  # fork server, two reference ranks, two candidate ranks
+        supervisor.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while (left := [pid for pid in children if _alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    with Sandbox("cpu", 2):  # the next session sweeps what the killed one could not
+        assert not list(Path("/dev/shm").glob(f"ringsmith-{supervisor.pid}-*"))
+
+
+def _running(marker: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if marker in (entry / "cmdline").read_text().split("\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found, todo = [], [pid]
+    while todo:
+        parent = todo.pop()
+        children = [child for child, its_parent in parents.items() if its_parent == parent]
+        found += children
+        todo += children
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,320 @@
+"""The command line: exit codes, what goes to which stream, and defaults. No ranks are started."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from harness import machine
+from harness.errors import HarnessError
+from harness.machine import PROVIDER_KEYS
+from harness.types import Backend, Candidate, Limits, Stage, Verdict
+from runs.fold import fold
+from runs.record import Record
+from service import cli
+from service.commands import run as run_command
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def plain_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No keys and no GPUs, whatever this machine has."""
+    for name in PROVIDER_KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("RINGSMITH_DEBUG", raising=False)
+    monkeypatch.setattr(machine, "scan_gpus", lambda: machine.GpuScan(reason="none here"))
+
+
+@pytest.fixture
+def ringsmith(capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: object) -> SimpleNamespace:
+        code = cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(
+            code=code, out=out, err=err, lines=[json.loads(line) for line in out.splitlines() if line[:1] == "{"]
+        )
+
+    return call
+
+
+@pytest.fixture
+def candidate(tmp_path: Path) -> Path:
+    path = tmp_path / "candidate.py"
+    path.write_text("def solution(x):\n    return x\n")
+    return path
+
+
+@pytest.fixture
+def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
+    """Stands in for `harness.evaluate`: answers from a list of verdicts or errors, and remembers what it was asked."""
+    asked = SimpleNamespace(made=[], requests=[], answers=[], closed=0)
+
+    class Sandbox:
+        def __init__(self, platform: str, world_size: int, limits: Limits) -> None:
+            asked.made.append((platform, world_size, limits.call_s, limits.first_call_s))
+
+        def __enter__(self) -> "Sandbox":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            asked.closed += 1
+
+        def evaluate(self, request, on_stage):
+            asked.requests.append(request)
+            on_stage(Stage.build)
+            answer = asked.answers.pop(0) if asked.answers else Verdict.passed
+            if isinstance(answer, Exception):
+                raise answer
+            return evaluation(request.candidate, answer)
+
+    fake = ModuleType("harness.evaluate")
+    fake.Sandbox = Sandbox
+    fake.reference_candidate = lambda entry: Candidate(source=entry.name, backend=Backend.reference)
+    monkeypatch.setitem(sys.modules, "harness.evaluate", fake)
+    return asked
+
+
+def test_version_and_help_of_every_command(ringsmith) -> None:
+    assert ringsmith("--version").out == f"ringsmith {machine.harness_version()}\n"
+    for command in ([], ["run"], ["eval"], ["problems"], ["problems", "list"], ["problems", "show"], ["runs"],
+                    ["runs", "list"], ["runs", "show"], ["doctor"]):  # fmt: skip
+        shown = ringsmith(*command, "--help")
+        assert shown.code == 0 and "Usage: ringsmith" in shown.out and not shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "999"], "no problem '999'"),
+        (["run", "1", "--case", "nope"], "no case 'nope'"),
+        (["run", "1", "--platform", "tpu"], "'cpu', 'cuda'"),
+        (["run", "1", "--platform", "cuda"], "none here"),
+        (["run", "1", "--world-size", "0"], "--world-size"),
+        (["run", "1", "--steps", "many"], "--steps"),
+        (["run", "1", "--usd", "nan"], "--usd"),
+        (["eval", "x.py", "--problem", "1", "--call-deadline", "inf"], "finite"),
+        (["run", "1", "--model", "nonsense"], "not a model"),
+        (["eval", "x.py", "--problem", "999"], "no problem '999'"),
+        (["eval", "x.py", "--problem", "1", "--case", "nope"], "no case 'nope'"),
+        (["eval", "x.py", "--problem", "1", "--dtype", "int3"], "'bfloat16'"),
+        (["eval", "x.py", "--problem", "1", "--backend", "fortran"], "'triton'"),
+        (["eval", "x.py", "--problem", "1", "--protocol", "other"], "'pkb'"),
+        (["eval", "x.py", "--problem", "1", "--trials", "0"], "--trials"),
+        (["eval", "no/such/file.py", "--problem", "1"], "cannot read no/such/file.py: No such file"),
+        (["eval", ".", "--problem", "1"], "cannot read .: Is a directory"),
+        (["eval", "--problem", "1"], "Missing argument"),
+        (["eval", "x.py"], "--problem"),
+        (["eval", "x.py", "--problem", "1", "--no-such-flag"], "--no-such-flag"),
+        (["problems", "show", "allreduc"], "allreduce"),
+        (["runs", "show", "nope"], "no run 'nope'"),
+        (["nope"], "nope"),
+    ],
+)
+def test_usage_errors_exit_2_and_name_what_is_valid(ringsmith, tmp_path: Path, arguments: list[str], said: str) -> None:
+    extra = ["--runs-dir", tmp_path] if arguments[:1] == ["run"] else []
+    answer = ringsmith(*arguments, *extra)
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.out == "" and "Traceback" not in answer.err
+
+
+def test_problems_as_json(ringsmith) -> None:
+    listed = ringsmith("problems", "list", "--json").lines
+    assert listed[0]["number"] == 1 and "pkb" in listed[0]["cases"]
+    family = listed[0]["family"]
+    assert {problem["family"] for problem in ringsmith("problems", "list", "--family", family, "--json").lines} == {
+        family
+    }
+    tag = listed[0]["tags"][0]
+    assert all(tag in problem["tags"] for problem in ringsmith("problems", "list", "--tag", tag, "--json").lines)
+    assert ringsmith("problems", "list", "--tag", "nope", "--json").lines == []
+    (shown,) = ringsmith("problems", "show", "1", "--world-size", "4", "--json").lines
+    assert "def reference" in shown["statement"] and "def inputs" not in shown["statement"]
+    assert shown["work"]["pkb"]["link_in_bytes"] > 0
+    text = ringsmith("problems", "show", "allreduce").out
+    assert "def reference" in text and "4 ranks" not in text and "2 ranks, float32" in text
+
+
+def test_doctor_names_keys_and_never_shows_their_values(ringsmith, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sekrit")
+    answer = ringsmith("doctor", "--json")
+    (diagnosis,) = answer.lines
+    assert diagnosis["machine"]["keys"] == ["OPENAI_API_KEY"]
+    assert answer.code == (0 if any(diagnosis["usable"].values()) else 3)
+    text = ringsmith("doctor")
+    assert "OPENAI_API_KEY" in text.out and "none here" in text.out
+    assert "sekrit" not in answer.out + answer.err + text.out + text.err
+
+
+def test_doctor_exits_3_where_nothing_can_run(ringsmith, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = machine.Toolchain(cxx=None, nvcc=None, ninja=None, torch=None, torch_cuda=None)
+    monkeypatch.setattr(machine, "toolchain", lambda: bare)
+    assert ringsmith("doctor").code == 3
+
+
+def test_eval_prints_one_evaluation_a_line_in_order(ringsmith, sandbox, candidate: Path, tmp_path: Path) -> None:
+    other = tmp_path / "empty.py"
+    other.write_text("")
+    sandbox.answers = [Verdict.wrong_values, Verdict.passed]
+    answer = ringsmith("eval", candidate, other, "--problem", "1", "--case", "tiny", "--call-deadline", "3", "--json")
+    assert answer.code == 1
+    assert [line["verdict"] for line in answer.lines] == ["wrong_values", "passed"]
+    assert len(answer.out.splitlines()) == 2
+    assert f"{candidate}: build" in answer.err
+    assert sandbox.made == [("cpu", 2, 3.0, 3.0)] and sandbox.closed == 1
+    first = sandbox.requests[0]
+    assert (first.problem, first.case, first.dtype, first.candidate.backend) == (1, "tiny", "float32", Backend.cpp)
+    assert first.candidate.source == candidate.read_text() and first.timing
+
+
+def test_eval_all_passed_is_0_and_readable(ringsmith, sandbox, candidate: Path) -> None:
+    answer = ringsmith("eval", candidate, "reference", "--problem", "allreduce", "--no-timing", "--platform", "cpu")
+    assert answer.code == 0
+    assert f"{candidate}: PASSED" in answer.out and "reference: PASSED" in answer.out
+    assert [request.candidate.backend for request in sandbox.requests] == [Backend.cpp, Backend.reference]
+    assert not sandbox.requests[0].timing
+
+
+def test_eval_reads_stdin(ringsmith, sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(read=lambda: b"x = 1\n")))
+    assert ringsmith("eval", "-", "--problem", "1", "--json").code == 0
+    assert sandbox.requests[0].candidate.source == "x = 1\n"
+
+
+def test_eval_refuses_bytes_that_are_not_text_before_anything_starts(ringsmith, sandbox, tmp_path: Path) -> None:
+    path = tmp_path / "garbage.py"
+    path.write_bytes(b"ab\xff\xfe")
+    answer = ringsmith("eval", path, "--problem", "1")
+    assert answer.code == 2 and "not UTF-8 text (byte 2)" in answer.err
+    assert sandbox.made == []
+
+
+def test_eval_infrastructure_exits_3_and_keeps_what_was_printed(ringsmith, sandbox, candidate: Path) -> None:
+    sandbox.answers = [Verdict.passed, HarnessError("fork server died\nbadly")]
+    answer = ringsmith("eval", candidate, candidate, candidate, "--problem", "1", "--json")
+    assert answer.code == 3
+    assert len(answer.lines) == 1
+    assert answer.err.splitlines()[-2:] == ["error: fork server died", "    badly"]
+    assert sandbox.closed == 1
+
+
+def test_a_bug_is_one_line_unless_debugging(
+    ringsmith, sandbox, candidate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.answers = [ZeroDivisionError("oops")]
+    answer = ringsmith("eval", candidate, "--problem", "1")
+    assert answer.code == 3 and "internal: ZeroDivisionError: oops" in answer.err and "Traceback" not in answer.err
+    monkeypatch.setenv("RINGSMITH_DEBUG", "1")
+    sandbox.answers = [ZeroDivisionError("oops")]
+    assert "Traceback" in ringsmith("eval", candidate, "--problem", "1").err
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, events) -> Path:
+    """A folder with one finished run, one cut short and one that cannot be read."""
+    for run_id, some in (
+        ("20261121-101500-p01-allreduce-3f2a", events),
+        ("20261121-101400-p01-allreduce-0000", events[:3]),
+    ):
+        with Record.create(tmp_path, run_id) as record:
+            for event in some:
+                record.append(event)
+    broken = tmp_path / "20261121-101300-broken"
+    broken.mkdir()
+    (broken / "events.jsonl").write_text("{}\n")
+    return tmp_path
+
+
+def test_runs_list(ringsmith, recorded: Path, tmp_path: Path) -> None:
+    answer = ringsmith("runs", "list", "--runs-dir", recorded, "--json")
+    assert answer.code == 0
+    assert [(line["status"], line["target_met"]) for line in answer.lines] == [
+        ("finished", True),
+        ("interrupted", False),
+    ]
+    assert "warning:" in answer.err and "broken" in answer.err
+    text = ringsmith("runs", "list", "--runs-dir", recorded, "--limit", "1")
+    assert "finished: submitted" in text.out and len(text.out.splitlines()) == 2
+    assert ringsmith("runs", "list", "--runs-dir", tmp_path / "none").code == 0
+
+
+def test_runs_show(ringsmith, recorded: Path) -> None:
+    latest = ringsmith("runs", "show", "latest", "--runs-dir", recorded)
+    assert latest.code == 0
+    assert "official evaluation" in latest.out and "target met" in latest.out and "Start simple" not in latest.out
+    told = ringsmith("runs", "show", recorded / "20261121-101500-p01-allreduce-3f2a", "--transcript").out
+    assert "You write kernels." in told and "Start simple" in told and "-> run_benchmark" in told and "[loop]" in told
+    assert "[run_benchmark, refused]" in told and "\x1b" not in told
+    shown = ringsmith(
+        "runs", "show", "20261121-101400-p01-allreduce-0000", "--runs-dir", recorded, "--json", "--transcript"
+    )
+    assert shown.lines[0]["status"] == "interrupted"
+    assert [line["kind"] for line in shown.lines[1:]] == ["run_started", "model_replied", "tool_returned"]
+
+
+def test_run_without_model_or_key_replays_the_packaged_recording(
+    ringsmith, monkeypatch, tmp_path: Path, events
+) -> None:
+    seen = []
+
+    def run_one(config, *, root, on_event):
+        seen.append((config, root))
+        for event in events:
+            on_event(event)
+        return fold(events)
+
+    fake = ModuleType("service.run")
+    fake.run_one = run_one
+    monkeypatch.setitem(sys.modules, "service.run", fake)
+    monkeypatch.setattr(run_command, "EXAMPLES", tmp_path)
+    assert "no recording of problem 1 on cpu" in ringsmith("run", "1").err
+    (tmp_path / "p01-cpu").mkdir()
+    answer = ringsmith(
+        "run",
+        "1",
+        "--runs-dir",
+        tmp_path,
+        "--usd",
+        "2",
+        "--wall",
+        "60",
+        "--speedup-target",
+        "1.5",
+        "--json",
+        "--gpus",
+        "3",
+    )
+    assert answer.code == 0
+    assert "replaying the recorded run" in answer.err and "step 1/5: Start simple." in answer.err
+    (line,) = answer.lines
+    assert line["path"] == str(tmp_path / line["run_id"]) and line["target_met"]
+    config, root = seen[0]
+    assert config.model == f"replay:{tmp_path / 'p01-cpu'}" and root == tmp_path
+    assert (config.world_size, config.budget.usd, config.budget.wall_s, config.target.speedup) == (3, 2.0, 60.0, 1.5)
+    assert "official evaluation" in ringsmith("run", "1", "--runs-dir", tmp_path).out
+    monkeypatch.setenv("OPENAI_API_KEY", "sekrit")
+    refused = ringsmith("run", "1")
+    assert refused.code == 2 and "--model PROVIDER/MODEL" in refused.err and "sekrit" not in refused.err
+
+
+@pytest.mark.parametrize(
+    ("reason", "target_met", "code"),
+    [("submitted", True, 0), ("budget: steps", False, 1), ("interrupted", False, 130), ("error: harness: x", True, 3)],
+)
+def test_exit_code_of_a_run(events, reason: str, target_met: bool, code: int) -> None:
+    run = fold(events).model_copy(update={"reason": reason, "target_met": target_met})
+    assert run_command._exit_code(run) == code
+
+
+def test_the_installed_command_is_light_and_exits_as_main_says() -> None:
+    check = "import sys, service.cli; print([m for m in ('torch', 'litellm', 'numpy', 'pynvml') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", "runs", "show", "nope"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: no run 'nope'") and done.stdout == ""

@@ -1,0 +1,93 @@
+"""What the facts of a machine are taken to mean."""
+
+import pytest
+
+from harness.machine import Cpu, Gpu, GpuScan, Isolation, Machine, Program, Toolchain
+from service.doctor import Mark, diagnose
+
+GPU = Gpu(
+    index=0,
+    name="NVIDIA H200",
+    uuid="GPU-0",
+    memory_bytes=140 * 2**30,
+    memory_used_bytes=2**29,
+    compute_capability=(9, 0),
+    driver="580.65",
+    nvlinks=18,
+    nvlink_mb_per_s=26562,
+)
+NODE = Machine(
+    harness="0.1.0",
+    python="3.11.7",
+    gpus=GpuScan(gpus=tuple(GPU.model_copy(update={"index": i}) for i in range(4))),
+    cpu=Cpu(model="AMD EPYC", cores=64, memory_bytes=2**39, features=("avx2",)),
+    toolchain=Toolchain(
+        cxx=Program(path="/usr/bin/g++", version="12.2.0"),
+        nvcc=Program(path="/usr/local/cuda/bin/nvcc", version="13.0.88"),
+        ninja=Program(path="/usr/bin/ninja", version="1.11.1"),
+        torch="2.11.0+cu130",
+        torch_cuda="13.0",
+    ),
+    isolation=Isolation(tools=("bwrap", "unshare", "setpriv", "prlimit"), root=True, namespaces=True),
+    keys=("OPENAI_API_KEY",),
+    shm_free_bytes=2**36,
+    multicast_off={"NCCL_NVLS_ENABLE": True, "TORCH_SYMM_MEM_DISABLE_MULTICAST": True, "NVSHMEM_DISABLE_NVLS": True},
+    default_platform="cuda",
+)
+BARE = NODE.model_copy(
+    update={
+        "gpus": GpuScan(reason="NVML: Driver Not Loaded"),
+        "toolchain": Toolchain(cxx=None, nvcc=None, ninja=None, torch=None, torch_cuda=None),
+        "isolation": Isolation(tools=(), root=False, namespaces=False),
+        "keys": (),
+        "shm_free_bytes": None,
+    }
+)
+
+
+def marks(machine: Machine) -> dict[str, Mark]:
+    return {finding.what: finding.mark for finding in diagnose(machine).findings}
+
+
+def test_a_complete_node_has_nothing_to_complain_about() -> None:
+    diagnosis = diagnose(NODE)
+    assert diagnosis.usable == {"cpu": True, "cuda": True}
+    assert {finding.mark for finding in diagnosis.findings} == {Mark.ok}
+    links = next(finding for finding in diagnosis.findings if finding.what == "links")
+    assert links.detail == "18 NVLinks active per GPU, 478 GB/s per GPU and direction"
+
+
+def test_a_bare_machine_is_told_everything_at_once() -> None:
+    diagnosis = diagnose(BARE)
+    assert diagnosis.usable == {"cpu": False, "cuda": False}
+    bad = {finding.what for finding in diagnosis.findings if finding.mark is not Mark.ok}
+    assert {
+        "platform cpu",
+        "platform cuda",
+        "GPUs",
+        "torch",
+        "g++",
+        "ninja",
+        "isolation",
+        "/dev/shm",
+        "model keys",
+    } <= bad
+    assert "Driver Not Loaded" in next(f.detail for f in diagnosis.findings if f.what == "GPUs")
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "mark"),
+    [
+        ({"gpus": GpuScan(gpus=(GPU,))}, "links", Mark.warning),
+        ({"gpus": GpuScan(gpus=(GPU.model_copy(update={"memory_used_bytes": 2**36}),))}, "GPU 0", Mark.warning),
+        ({"gpus": GpuScan(gpus=(GPU, GPU.model_copy(update={"nvlinks": 0})))}, "links", Mark.warning),
+        ({"toolchain": NODE.toolchain.model_copy(update={"torch_cuda": "12.8"})}, "CUDA versions", Mark.warning),
+        ({"toolchain": NODE.toolchain.model_copy(update={"torch_cuda": None})}, "torch", Mark.missing),
+        ({"toolchain": NODE.toolchain.model_copy(update={"nvcc": None})}, "platform cuda", Mark.missing),
+        ({"isolation": Isolation(tools=("unshare",), root=True, namespaces=False)}, "isolation", Mark.warning),
+        ({"shm_free_bytes": 2**26}, "/dev/shm", Mark.warning),
+        ({"keys": ()}, "model keys", Mark.warning),
+    ],
+)
+def test_each_lack_is_marked(change: dict, what: str, mark: Mark) -> None:
+    assert marks(NODE.model_copy(update=change))[what] is mark

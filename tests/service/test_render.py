@@ -1,0 +1,83 @@
+"""Evaluations and runs as text."""
+
+from pathlib import Path
+
+from harness.types import Difference, Measurement, Mismatch, RankReport, Stage, Verdict
+from runs.fold import fold
+from service.render import attempts_table, duration, evaluation_block, run_summary, spent
+from service.text import columns, one_line, plain
+
+
+def test_a_pass_shows_both_figures_with_their_intervals(evaluation) -> None:
+    lines = evaluation_block("a.py", evaluation()).splitlines()
+    assert lines[0] == "a.py: PASSED  (1 allreduce, case tiny, 2 ranks, float32, cpp, check oracle)"
+    assert lines[1].startswith(
+        "    eager   1.50x [1.40, 1.60]  100.0 us (p10 90.0, p90 110.0, rank skew 1.5)  reference 150.0 us"
+    )
+    assert lines[2].startswith("    device  1.20x [1.10, 1.30]")
+    assert lines[-1] == "    took 1.0 s, 0.0 device-seconds; isolation: netns"
+
+
+def test_a_pass_without_timing_or_device_figure_says_so(evaluation) -> None:
+    assert "correct; not timed" in evaluation_block("a.py", evaluation(measurement=None))
+    measured = evaluation().measurement
+    eager = Measurement(protocol="ringsmith", eager=measured.eager, device_note="no launches on cpu", sol_us=50.0)
+    text = evaluation_block("a.py", evaluation(measurement=eager))
+    assert "no device figure: no launches on cpu" in text
+    assert "50% of it reached" in text
+
+
+def test_a_failure_names_the_ranks_that_share_a_reason(evaluation) -> None:
+    wrong = Mismatch(
+        trial=0,
+        output="out[1]",
+        shape=(4, 4),
+        wrong=3,
+        total=16,
+        nonfinite=0,
+        max_error=2.0,
+        max_allowed=0.1,
+        rms_error=1.0,
+        rms_allowed=0.1,
+        first=(Difference(index=(1, 2), got=5.0, expected=3.0),),
+    )
+    ranks = (
+        *(
+            RankReport(rank=n, ok=False, stage=Stage.correctness, message="boom", line=7, exit="SIGSEGV")
+            for n in (0, 2)
+        ),
+        RankReport(rank=1, ok=False, stage=Stage.correctness, mismatches=(wrong,)),
+        RankReport(rank=3, ok=True, stage=Stage.correctness),
+    )
+    text = evaluation_block(
+        "a.py", evaluation(verdict=Verdict.wrong_values, ranks=ranks, log="noise\nerror: \x1b[31mx")
+    )
+    assert "a.py: WRONG_VALUES" in text
+    assert "    at correctness: 3 of 16 elements wrong" in text
+    assert "    rank 0,2: boom (line 7) [SIGSEGV]" in text
+    assert "out[1]: 3 of 16 wrong (max error 2, first at [1, 2]: 5 for 3)" in text
+    assert "    | error: �[31mx" in text
+
+
+def test_the_summary_of_a_run(events, tmp_path: Path) -> None:
+    run = fold(events)
+    text = run_summary(run, tmp_path)
+    assert "finished, submitted; target met" in text
+    assert "spent: 3 steps, 330 tokens, 0.30 USD, 70 s, 12 device-seconds" in text
+    assert f"record: {tmp_path}" in text
+    assert run.best is not None and f"best: {tmp_path}/candidates/{run.best.candidate}.py (eager 1.50x" in text
+    rows = attempts_table(run.attempts, run.best).splitlines()
+    assert [row[0] for row in rows] == [" ", " ", "*"]
+    unpriced = spent(run.spend.model_copy(update={"usd_known": False}))
+    assert "at least 0.30 USD" in unpriced
+    cut_short = fold(events[:3])
+    assert "interrupted, no end recorded; target not met\nno official evaluation" in run_summary(cut_short, tmp_path)
+
+
+def test_text() -> None:
+    assert plain("a\tb\n\x1b[31mc\x00") == "a b\n�[31mc�"
+    assert one_line("a\n b  c") == "a b c"
+    assert one_line("x" * 20, 10) == "xxxxxxx..."
+    assert columns([("a", "bb"), ("ccc", "")]) == "a    bb\nccc"
+    assert columns([]) == ""
+    assert [duration(seconds) for seconds in (45, 720, 12600)] == ["45 s", "12 min", "3.5 h"]

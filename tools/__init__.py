@@ -1,0 +1,1 @@
+"""What a model sees: one file per tool, text in, text out."""

@@ -1,0 +1,19 @@
+"""Build without running."""
+
+from tools.base import ToolResult
+from tools.session import Session
+from tools.text import log_lines
+
+
+def compile_candidate(session: Session) -> ToolResult:
+    """Compile the current candidate without running it: policy, Python syntax, imports, C++ or CUDA sources. Cheap:
+    no device is used, and what is built is kept for the next run."""
+    attempt = session.current
+    report = attempt.build = session.sandbox.compile(attempt.candidate)
+    if report.verdict is None:
+        built = f" Built: {', '.join(report.built)}." if report.built else " It builds nothing ahead of its first call."
+        return ToolResult(text=f"compiled in {report.build_s:.1f} s.{built}", candidate=attempt.candidate)
+    lines = [f"{report.verdict.upper()}: {report.summary}", *log_lines(report.log, attempt.candidate.source)]
+    return ToolResult(
+        text="\n".join(lines), candidate=attempt.candidate, data={"build": report.model_dump(mode="json")}
+    )

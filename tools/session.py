@@ -1,0 +1,88 @@
+"""What the tools of one run act on: the current candidate, its evaluations, and the sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.evaluate import Sandbox
+from harness.types import (
+    Backend,
+    BuildReport,
+    Candidate,
+    Check,
+    DType,
+    Evaluation,
+    Limits,
+    Protocol,
+    Request,
+)
+from problems.catalogue import Entry, select_case
+from problems.spec import Case
+from tools.base import ToolError
+
+
+@dataclass
+class Attempt:
+    """One text of the candidate and what is known of it."""
+
+    number: int
+    candidate: Candidate
+    build: BuildReport | None = None
+    evaluation: Evaluation | None = None
+
+
+class Session:
+    def __init__(
+        self,
+        *,
+        sandbox: Sandbox,
+        entry: Entry,
+        case: Case,
+        dtype: DType,
+        backend: Backend,
+        protocol: Protocol,
+        check: Check,
+        trials: int,
+        traces_dir: Path,
+        limits: Limits | None = None,
+    ) -> None:
+        self.sandbox, self.entry, self.case, self.dtype = sandbox, entry, case, dtype
+        self.backend, self.protocol, self.check, self.trials = backend, protocol, check, trials
+        self.traces_dir = traces_dir
+        self.limits = limits or sandbox.limits
+        self.attempts: list[Attempt] = []
+
+    @property
+    def current(self) -> Attempt:
+        """The latest attempt. Raises ToolError if nothing has been written."""
+        if not self.attempts:
+            raise ToolError("There is no candidate yet: call write_candidate first.")
+        return self.attempts[-1]
+
+    def write(self, source: str) -> Attempt:
+        """A new attempt; the same text as the current one is not a new attempt."""
+        candidate = Candidate(source=source, backend=self.backend)
+        if not self.attempts or self.attempts[-1].candidate != candidate:
+            self.attempts.append(Attempt(len(self.attempts) + 1, candidate))
+        return self.attempts[-1]
+
+    def request(self, candidate: Candidate, *, case: str | None = None, timing: bool = True) -> Request:
+        """Raises ProblemError for a case that the problem does not have."""
+        return Request(
+            candidate=candidate,
+            problem=self.entry.number,
+            case=select_case(self.entry, case).name if case else self.case.name,
+            platform=self.sandbox.platform_name,
+            world_size=self.sandbox.world_size,
+            dtype=self.dtype,
+            protocol=self.protocol,
+            check=self.check,
+            trials=self.trials,
+            timing=timing,
+            limits=self.limits,
+        )
+
+    def official(self, candidate: Candidate) -> Evaluation:
+        """The evaluation that counts: the run's own case, fresh seeds, all stages. Raises HarnessError."""
+        return self.sandbox.evaluate(self.request(candidate))

@@ -1,0 +1,164 @@
+"""Typed results as short text for a model: what happened, and what the next edit should consider."""
+
+from __future__ import annotations
+
+import re
+
+from harness.types import Evaluation, Latency, Measurement, Mismatch, Profile, RankReport, Timing, Verdict
+
+_MAX_LOG_LINES = 24
+
+
+def evaluation_text(evaluation: Evaluation) -> str:
+    """A few lines on an evaluation: verdict, timings, floor; or the reason of the failure."""
+    where = f"case {evaluation.case}, {evaluation.dtype}, {evaluation.world_size} ranks"
+    if not evaluation.passed:
+        return (
+            f"{evaluation.verdict.upper()} at stage {evaluation.stage} ({where}): {evaluation.summary}\n"
+            f"{_NEXT[evaluation.verdict]}"
+        )
+    lines = [f"PASSED ({where}): correct in {evaluation.trials} trials on all ranks."]
+    if evaluation.measurement is not None:
+        lines += measurement_lines(evaluation.measurement)
+    else:
+        lines.append("Not timed.")
+    return "\n".join(lines)
+
+
+_NEXT = {
+    Verdict.passed: "",
+    Verdict.compile_error: "Fix the source; `compile` shows the errors without using a device.",
+    Verdict.api_error: "The name, argument or call does not exist; `inspect_failure` shows the stack.",
+    Verdict.shape_error: "Return what the reference returns: same structure, shapes, dtypes and device on every rank.",
+    Verdict.runtime_error: "`inspect_failure` shows each rank's stack and what it printed.",
+    Verdict.out_of_memory: "Allocate less, or once and not per call.",
+    Verdict.wrong_values: "`inspect_failure` shows where and how the values differ, per rank.",
+    Verdict.race: "Single calls were right and calls in a row are not: look at what a fast rank may overwrite before a "
+    "slow one has read it, and at counters or flags that are not reset.",
+    Verdict.deadlock: "`inspect_failure` shows what each rank was waiting in.",
+    Verdict.timeout: "`inspect_failure` shows where each rank was.",
+    Verdict.integrity: "",
+    Verdict.policy: "Use another mechanism; this one must not run here.",
+}
+
+
+def measurement_lines(measurement: Measurement) -> list[str]:
+    lines = [_timing_line("eager ", measurement.eager)]
+    if measurement.device is not None:
+        lines.append(_timing_line("device", measurement.device))
+    elif measurement.device_note:
+        lines.append(f"device  not measured: {measurement.device_note}")
+    if measurement.sol_us and measurement.sol_fraction:
+        lines.append(
+            f"floor   {measurement.sol_us:.1f} us (bound by {measurement.bound_by}, datasheet peaks): "
+            f"{measurement.sol_fraction:.0%} reached"
+        )
+    return lines
+
+
+def _timing_line(name: str, timing: Timing) -> str:
+    ratio = timing.speedup
+    return (
+        f"{name}  {_latency(timing.candidate)}; reference {_latency(timing.reference)}; "
+        f"speed-up {ratio.value:.3f}x, 95% interval [{ratio.low:.3f}, {ratio.high:.3f}]"
+    )
+
+
+def _latency(latency: Latency) -> str:
+    return (
+        f"{latency.median_us:.1f} us (p10 {latency.p10_us:.1f}, p90 {latency.p90_us:.1f}, skew {latency.skew_us:.1f})"
+    )
+
+
+def failure_text(evaluation: Evaluation, source: str) -> str:
+    """All that is known about a failed evaluation, at most a screen."""
+    lines = [
+        f"{evaluation.verdict} at stage {evaluation.stage}, case {evaluation.case} "
+        f"({', '.join(f'{k}={v}' for k, v in evaluation.sizes.items())}), {evaluation.dtype}",
+        evaluation.summary,
+    ]
+    if evaluation.log:
+        lines += ["", *log_lines(evaluation.log, source)]
+    for report in evaluation.ranks:
+        lines += ["", *_rank_lines(report, source)]
+    if evaluation.verdict is Verdict.deadlock:
+        lines += [
+            "",
+            "Not determined: which signal is missing. A rank that finished or failed earlier is the first suspect.",
+        ]
+    return "\n".join(lines)
+
+
+def _rank_lines(report: RankReport, source: str) -> list[str]:
+    state = "ok" if report.ok else report.message or "failed"
+    ended = f"; process ended: {report.exit}" if report.exit else ""
+    lines = [f"rank {report.rank}: {state} (calls completed: {report.calls_completed}){ended}"]
+    for mismatch in report.mismatches:
+        lines += _mismatch_lines(mismatch)
+    if report.stack and not report.ok:
+        lines += [f"  {line}" for line in report.stack.splitlines()[-8:]]
+    if report.line is not None:
+        lines += context(source, report.line)
+    printed = report.stderr.strip().splitlines()
+    if printed and not report.ok:
+        lines += ["  printed:"] + [f"    {line[:200]}" for line in printed[-6:]]
+    return lines
+
+
+def _mismatch_lines(mismatch: Mismatch) -> list[str]:
+    lines = [
+        f"  {mismatch.output} {list(mismatch.shape)}, trial {mismatch.trial + 1}: {mismatch.wrong} of {mismatch.total} "
+        f"elements wrong; largest error {mismatch.max_error:.4g} (allowed {mismatch.max_allowed:.2g}), "
+        f"RMS {mismatch.rms_error:.4g} (allowed {mismatch.rms_allowed:.2g})"
+    ]
+    if mismatch.nonfinite:
+        lines.append(f"  {mismatch.nonfinite} elements are NaN or infinite")
+    if mismatch.chunks_wrong and mismatch.wrong:
+        parts = ", ".join(f"{i}: {fraction:.0%}" for i, fraction in enumerate(mismatch.chunks_wrong))
+        lines.append(f"  wrong per chunk of the first axis (as many chunks as ranks): {parts}")
+    for difference in mismatch.first:
+        index = ", ".join(map(str, difference.index))
+        lines.append(f"    [{index}] is {difference.got:.6g}, should be {difference.expected:.6g}")
+    if mismatch.first and all(d.got == 0 for d in mismatch.first):
+        lines.append("  the wrong values shown are all 0: never written, or written elsewhere")
+    return lines
+
+
+def log_lines(log: str, source: str) -> list[str]:
+    """The first errors of a compiler's output, each with its line of the candidate."""
+    lines = [line.rstrip() for line in log.splitlines() if line.strip()]
+    errors = [i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)]
+    shown: list[str] = []
+    for i in errors[:3]:
+        shown.append(lines[i])
+        if match := re.search(r"candidate\.py[:(](\d+)", lines[i]):
+            shown += context(source, int(match[1]))
+    if not errors:
+        shown = lines[:_MAX_LOG_LINES]
+    elif len(errors) > 3:
+        shown.append(f"... and {len(errors) - 3} more errors")
+    return shown[:_MAX_LOG_LINES]
+
+
+def context(source: str, line: int, around: int = 2) -> list[str]:
+    """Lines of the candidate around `line`, that one marked."""
+    lines = source.splitlines()
+    first, last = max(1, line - around), min(len(lines), line + around)
+    return [f"  {'>' if n == line else ' '} {n:4d} | {lines[n - 1]}" for n in range(first, last + 1)]
+
+
+def profile_text(profile: Profile) -> str:
+    """Per rank: wall time of a call and its top kernels and calls."""
+    lines = [f"{profile.iterations} profiled calls, each alone and drained (slower than timed calls):"]
+    for rank in profile.ranks:
+        lines.append(f"rank {rank.rank}: {rank.iteration_us:.1f} us a call")
+        lines.append("   device us    host us  calls  name")
+        lines += [f"  {c.device_us:10.1f} {c.host_us:10.1f} {c.calls:6.1f}  {c.name[:90]}" for c in rank.top[:8]]
+    slow = max(profile.ranks, key=lambda r: r.iteration_us)
+    fast = min(profile.ranks, key=lambda r: r.iteration_us)
+    if len(profile.ranks) > 1:
+        lines.append(
+            f"slowest rank: {slow.rank} ({slow.iteration_us:.1f} us), "
+            f"fastest rank: {fast.rank} ({fast.iteration_us:.1f} us)"
+        )
+    return "\n".join(lines)
