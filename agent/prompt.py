@@ -9,7 +9,7 @@ from pathlib import Path
 import jinja2
 
 from harness.errors import UsageError
-from harness.types import Backend, DType, Topology
+from harness.types import Backend, Check, DType, Topology
 from problems.catalogue import Entry
 from problems.spec import Case, Work
 from runs.events import Budget, Target
@@ -29,6 +29,7 @@ def render(
     budget: Budget,
     target: Target,
     backend: Backend,
+    check: Check,
     tools: Sequence[str],
     work: Work | None = None,
     sol_us: float | None = None,
@@ -59,6 +60,7 @@ def render(
         "budget": budget,
         "target": target,
         "backend": backend.value,
+        "check": check,
         "page": sources[page_name].strip("\n"),
         "tools": tuple(tools),
         "work": work,

@@ -47,9 +47,12 @@ def build(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     with _locked(parent / f"{name}.lock"):
         if not target.exists():
+            for left in parent.glob(f".{name}.*"):  # by a builder that was killed
+                shutil.rmtree(left, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=parent))
             try:
                 make(folder)
+                folder.chmod(0o755)  # mkdtemp's 0700 would hide it from a jailed user
                 folder.rename(target)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)

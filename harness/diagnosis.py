@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.progress import Phase
-from harness.ranks import Frame, Outcome, RankOutcome
+from harness.ranks import Frame, Outcome, RankOutcome, parse_stack
 from harness.types import Mismatch, RankReport, Stage, Verdict
 
 _API = {"NameError", "AttributeError", "ImportError", "NoSolutionError", "KitError"}
@@ -28,16 +28,10 @@ def classify_error(error: dict[str, Any]) -> Verdict:
 
 
 def judge_failure(outcome: Outcome, stage: Stage, logs: list[str]) -> tuple[Verdict, str, tuple[RankReport, ...]]:
-    """Verdict, one-line reason and per-rank reports of a request that did not succeed on every rank. An error that a
-    rank reported says more than a death, and a death more than silence: silence is usually its consequence."""
+    """Verdict, one-line reason and per-rank reports of a request that did not succeed on every rank."""
     ranks = outcome.ranks
     reports = tuple(_report(r, stage, logs[r.rank]) for r in ranks)
-    for kind in ("error", "exit", "silent"):
-        guilty = [r for r in ranks if getattr(r, kind)]
-        if guilty:
-            break
-    else:
-        raise AssertionError("judge_failure was called on a success")
+    kind, guilty = _guilty(ranks)
     first = guilty[0]
     who = _ranks([r.rank for r in guilty], len(ranks))
     if kind == "error":
@@ -49,6 +43,25 @@ def judge_failure(outcome: Outcome, stage: Stage, logs: list[str]) -> tuple[Verd
     if kind == "exit":
         return Verdict.runtime_error, f"{who} ended the process while {_doing(first)}: {first.exit}", reports
     return (*_judge_silence(ranks, guilty, stage), reports)
+
+
+def _guilty(ranks: list[RankOutcome]) -> tuple[str, list[RankOutcome]]:
+    """`error`, `exit` or `silent`, and the ranks it is true of. An error says more than a death and a death more than
+    silence, which is usually its consequence; but an error about a lost connection is itself the consequence of a
+    death."""
+    lost = [r for r in ranks if r.error is not None and _lost_peer(r.error)]
+    own = [r for r in ranks if r.error is not None and r not in lost]
+    dead = [r for r in ranks if r.exit]
+    silent = [r for r in ranks if r.silent]
+    for kind, guilty in (("error", own), ("exit", dead), ("error", lost), ("silent", silent)):
+        if guilty:
+            return kind, guilty
+    raise AssertionError("judge_failure was called on a success")
+
+
+def _lost_peer(error: dict[str, Any]) -> bool:
+    message = error["message"].lower()
+    return "connection" in message and any(word in message for word in ("closed", "reset", "refused", "broken"))
 
 
 def _judge_silence(ranks: list[RankOutcome], silent: list[RankOutcome], stage: Stage) -> tuple[Verdict, str]:
@@ -98,15 +111,20 @@ def _doing(rank: RankOutcome) -> str:
 
 
 def _report(rank: RankOutcome, stage: Stage, log: str) -> RankReport:
-    error = rank.error
+    error, line, stack = rank.error, None, ""
     if error is not None:
         message, line, stack = _error_line(error), error["line"], error["stack"]
     elif rank.silent:
-        message, line = f"no progress while {_doing(rank)}", candidate_line(rank.stack)
-        shown = [f for f in reversed(rank.stack) if not _is_harness(f)]
-        stack = "".join(f"{Path(f.file).name}:{f.line} in {f.function}\n" for f in shown)
+        message, line, stack = f"no progress while {_doing(rank)}", candidate_line(rank.stack), _stack_text(rank.stack)
+    elif rank.exit:
+        message = f"ended while {_doing(rank)}"
+        log, _, dump = log.partition("Fatal Python error")
+        if dump:  # faulthandler's words at a fatal signal: the stack is for `stack`, the list of modules for nobody
+            frames = parse_stack(dump)
+            line, stack = candidate_line(frames), _stack_text(frames)
+            log += f"Fatal Python error{dump.splitlines()[0]}"
     else:
-        message, line, stack = (f"ended while {_doing(rank)}" if rank.exit else ""), None, ""
+        message = ""
     return RankReport(
         rank=rank.rank,
         ok=rank.ok,
@@ -118,6 +136,12 @@ def _report(rank: RankOutcome, stage: Stage, log: str) -> RankReport:
         exit=rank.exit,
         stderr=log,
     )
+
+
+def _stack_text(frames: tuple[Frame, ...]) -> str:
+    """A stack with the innermost call last, without the harness's own frames."""
+    shown = [f for f in reversed(frames) if not _is_harness(f)]
+    return "".join(f"{Path(f.file).name}:{f.line} in {f.function}\n" for f in shown)
 
 
 def _is_harness(frame: Frame) -> bool:

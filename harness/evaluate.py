@@ -7,6 +7,7 @@ with Sandbox("cpu", world_size=2) as sandbox:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import shutil
@@ -49,6 +50,8 @@ OnStage = Callable[[Stage], None]
 _SLOTS = 4
 """Distinct input sets that timed calls rotate through."""
 _TRACE_ITERATIONS = 5
+_COMPILED = ("kit.build", "load_inline", "compile_cuda_extension")
+"""Names in a candidate that mean a compiler will run."""
 
 
 class CandidateFailedError(Exception):
@@ -73,7 +76,7 @@ class Sandbox:
         self.world_size = world_size
         self.limits = limits or Limits()
         self._platform = platforms.get(platform)
-        self._nursery = Nursery()
+        self._started: Nursery | None = None
         self._reference: RankSet | None = None
         self._prepared: tuple[int, Case, str] | None = None
         """What the reference ranks are set up for."""
@@ -93,7 +96,9 @@ class Sandbox:
         if self._reference is not None:
             self._reference.forget()
             self._reference = None
-        self._nursery.close()
+        if self._started is not None:
+            self._started.close()
+            self._started = None
 
     # -- what callers ask for ------------------------------------------------------------------------------------------
 
@@ -102,6 +107,9 @@ class Sandbox:
         if (found := policy.violation(candidate.source)) is not None:
             return BuildReport(candidate=candidate.hash, verdict=Verdict.policy, summary=found[0])
         if candidate.hash not in self._builds:
+            if any(name in candidate.source for name in _COMPILED):
+                # Asked here, because a rank that says so cannot be believed: a missing compiler is not its fault.
+                self._platform.compile_command(Path("source"), Path("output"), [])
             report = self._build(candidate)
             if report.verdict is Verdict.timeout:
                 return report  # may have been the machine's fault: not remembered
@@ -140,6 +148,13 @@ class Sandbox:
                     figures[name] = pick(reply["figures"][name] for reply in replies)
             self._topology = self._platform.topology(figures, self.world_size)
         return self._topology
+
+    @property
+    def _nursery(self) -> Nursery:
+        """The session's processes, started when first needed: a request that cannot be costs none."""
+        if self._started is None:
+            self._started = Nursery()
+        return self._started
 
     # -- for the stages ------------------------------------------------------------------------------------------------
 
@@ -282,6 +297,18 @@ def write_candidate(folder: Path, candidate: Candidate) -> Path:
     return path
 
 
+def _times(reply: dict[str, Any], iterations: int) -> list[float]:
+    """The times that a candidate's rank claims. Raises _FailedError unless it is a positive number for every call."""
+    times = reply.get("times_us")
+    if (
+        not isinstance(times, list)
+        or len(times) != iterations
+        or not all(isinstance(t, (int, float)) and math.isfinite(t) and t > 0 for t in times)
+    ):
+        raise _FailedError(Verdict.integrity, "a rank reported times that are none")
+    return [float(t) for t in times]
+
+
 class _FailedError(Exception):
     """The candidate failed: leave the stages."""
 
@@ -309,15 +336,14 @@ class _Run:
         self._device_s = 0.0
         self._measurement: Measurement | None = None
         self._candidate: RankSet | None = None
-        self._exchange = sandbox.scratch / f"exchange-{secrets.token_hex(4)}"
 
     def finish(self, body: Callable[[], None]) -> Evaluation:
         """Run `body` over the stages and say what came of it."""
+        self._box.check_machine()
         work = self._box.inspect(self._entry, self._case, self._request.dtype)
         failure: _FailedError | None = None
         try:
             self._gate_and_build()
-            self._box.check_machine()
             self._work = work
             body()
         except _FailedError as failed:
@@ -365,15 +391,16 @@ class _Run:
             replies = self._ask("profile", message, Stage.timing, self._limits.first_call_s).replies
             folder.mkdir(parents=True, exist_ok=True)
             trace = folder / f"{self._request.candidate.hash}-{secrets.token_hex(3)}.trace.json"
-            profiling.merge_traces(parts, trace)
-            return Profile(
-                candidate=self._request.candidate.hash,
-                iterations=_TRACE_ITERATIONS,
-                ranks=tuple(
+            try:
+                profiling.merge_traces(parts, trace)
+                ranks = tuple(
                     RankProfile(rank=rank, iteration_us=reply["iteration_us"], top=reply["top"])
                     for rank, reply in enumerate(replies)
-                ),
-                trace=str(trace),
+                )
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the ranks wrote all of this
+                raise _FailedError(Verdict.integrity, "a rank reported a profile that is none") from None
+            return Profile(
+                candidate=self._request.candidate.hash, iterations=_TRACE_ITERATIONS, ranks=ranks, trace=str(trace)
             )
 
     # -- stages --------------------------------------------------------------------------------------------------------
@@ -393,6 +420,7 @@ class _Run:
         box = self._box
         with self._leased():
             reference = box.prepare(self._entry, self._case, self._request.dtype)
+            self._exchange = box.scratch / f"exchange-{secrets.token_hex(4)}"
             self._exchange.mkdir(mode=0o700)
             self._candidate = candidate = box.spawn("candidate")
             try:
@@ -504,8 +532,8 @@ class _Run:
                 replies = self._ask("time", message, Stage.timing, self._call_deadline(limit)).replies
                 refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
                 if refused:
-                    raise platforms.NotCapturableError(refused[0])
-                return Block([reply["times_us"] for reply in replies])
+                    raise platforms.NotCapturableError(str(refused[0]))
+                return Block([_times(reply, iterations) for reply in replies])
 
             return run
 

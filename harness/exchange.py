@@ -12,10 +12,14 @@ from typing import Any
 import torch
 
 _ALIGN = 64
-_DTYPES = {str(d).removeprefix("torch."): d for d in (
-    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.uint8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128,
-)}  # fmt: skip
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2),
+        *(torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128),
+        *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    )
+}
 MAX_BYTES = 32 << 30
 
 
@@ -64,6 +68,8 @@ class Exchange:
 
 def _describe(value: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
     if isinstance(value, torch.Tensor):
+        if str(value.dtype).removeprefix("torch.") not in _DTYPES or value.layout is not torch.strided:
+            return {"kind": "other", "type": f"{value.dtype} {value.layout} tensor"}
         tensors.append(value)
         return {
             "kind": "tensor",
@@ -73,7 +79,9 @@ def _describe(value: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
             "offset": 0,
         }
     if isinstance(value, (tuple, list)):
-        return {"kind": type(value).__name__, "items": [_describe(item, tensors) for item in value]}
+        # A named tuple is a tuple: its own name would match no reference.
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {"kind": kind, "items": [_describe(item, tensors) for item in value]}
     if isinstance(value, dict):
         return {
             "kind": "dict",
@@ -150,7 +158,11 @@ def structure_error(expected: Any, tree: dict[str, Any], path: str = "out") -> s
         )
         return next((error for error in found if error), None)
     if isinstance(expected, dict):
-        if tree["kind"] != "dict" or sorted(tree["keys"]) != sorted(map(str, expected)):
+        if (
+            tree["kind"] != "dict"
+            or sorted(tree["keys"]) != sorted(map(str, expected))
+            or len(tree["items"]) != len(tree["keys"])
+        ):
             return f"{path} must be a dict with the keys {', '.join(map(str, expected))}"
         items = dict(zip(tree["keys"], tree["items"], strict=True))
         found = (structure_error(v, items[str(k)], f"{path}[{k!r}]") for k, v in expected.items())

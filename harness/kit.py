@@ -100,7 +100,7 @@ def build(source: str, flags: Sequence[str] = ()) -> Library:
     # The position in the candidate is part of the key: messages and -lineinfo carry its lines.
     text = _line_directive(source, state.source) + source
     header = (_INCLUDE / "ringsmith.h").read_bytes()
-    name = cache.key(text, command, cache.tool_identity(command[0]), header)
+    name = cache.key(text, command, state.platform.target(), cache.tool_identity(command[0]), header)
 
     def make(folder: Path) -> None:
         file = folder / f"kit{state.platform.suffix}"
@@ -108,7 +108,9 @@ def build(source: str, flags: Sequence[str] = ()) -> Library:
         run = state.platform.compile_command(file, folder / "kit.so", [f"-I{_INCLUDE}", *flags])
         done = subprocess.run(run, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
         if done.returncode != 0:
-            raise BuildError((done.stderr + done.stdout).replace(str(file), "kit source").strip())
+            raise BuildError(
+                (done.stderr + done.stdout).replace(str(file), "kit source").replace(f"{_INCLUDE}/", "").strip()
+            )
 
     with building():
         folder = cache.build("kit", name, make)
@@ -140,7 +142,10 @@ _C_TYPES: dict[str, Any] = {
     "void": None, "bool": ctypes.c_bool, "char": ctypes.c_char, "float": ctypes.c_float, "double": ctypes.c_double,
     "int": ctypes.c_int, "unsigned": ctypes.c_uint, "unsigned int": ctypes.c_uint, "short": ctypes.c_short,
     "long": ctypes.c_long, "unsigned long": ctypes.c_ulong, "long long": ctypes.c_longlong,
-    "unsigned long long": ctypes.c_ulonglong, "size_t": ctypes.c_size_t, "ssize_t": ctypes.c_ssize_t,
+    "unsigned long long": ctypes.c_ulonglong, "signed char": ctypes.c_byte, "unsigned char": ctypes.c_ubyte,
+    "unsigned short": ctypes.c_ushort, "long int": ctypes.c_long, "short int": ctypes.c_short,
+    "unsigned long int": ctypes.c_ulong, "long long int": ctypes.c_longlong, "cudaError_t": ctypes.c_int,
+    "size_t": ctypes.c_size_t, "ssize_t": ctypes.c_ssize_t,
     "ptrdiff_t": ctypes.c_ssize_t, "intptr_t": ctypes.c_ssize_t, "uintptr_t": ctypes.c_size_t,
     **{f"int{b}_t": getattr(ctypes, f"c_int{b}") for b in (8, 16, 32, 64)},
     **{f"uint{b}_t": getattr(ctypes, f"c_uint{b}") for b in (8, 16, 32, 64)},
@@ -160,20 +165,41 @@ class Function:
 
 def parse_functions(source: str) -> dict[str, Function]:
     """The `extern "C"` functions of a source. Raises KitError for a parameter type that cannot cross."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), source, flags=re.S)
+    text = _plain(source)
     found: dict[str, Function] = {}
     for match in re.finditer(r'extern\s+"C"\s*', text):
         if text.startswith("{", match.end()):
             region = _at_depth_one(text, match.end())
         else:
-            region = text[match.end() : text.find("{", match.end()) + 1]
+            # Up to the body, or up to the end of a mere declaration.
+            region = text[match.end() :][: next((m.end() for m in re.finditer("[;{]", text[match.end() :])), 0)]
         pattern = r"(?:^|[;{}]|\n)\s*((?:[A-Za-z_][\w:]*[\s\*&]+)+?)(\w+)\s*\(([^()]*)\)\s*(?:noexcept\s*)?\{"
         for returns, name, parameters in re.findall(pattern, "\n" + region):
-            if "static" in returns.split() or "__global__" in returns.split():
+            words = set(returns.split())
+            if words & {"static", "__global__"} or ("__device__" in words and "__host__" not in words):
                 continue
-            result = " ".join(w for w in returns.split() if w not in ("inline", "const", "__host__", "extern"))
+            result = " ".join(w for w in returns.split() if w not in _NOT_A_TYPE)
             found[name] = Function(name, _c_type(result, name), tuple(_parameters(parameters, name)))
     return found
+
+
+_NOT_A_TYPE = {"inline", "const", "__host__", "__device__", "extern"}
+_NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|R"([^()\\ ]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+
+
+def _plain(source: str) -> str:
+    """The source without comments, preprocessor lines, attributes and the contents of strings: a brace in any of them
+    opens nothing."""
+
+    def blank(match: re.Match[str]) -> str:
+        return match[0] if match[0] == '"C"' else "\n" * match[0].count("\n") if match[0][0] == "/" else '""'
+
+    text = _NOISE.sub(blank, source)
+    # `#define API extern "C"` is customary.
+    for name, meaning in re.findall(r'^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(extern[ \t]+"C".*)', text, re.M):
+        text = re.sub(rf"\b{name}\b", meaning.replace("\\", r"\\"), text)
+    text = re.sub(r"^[ \t]*#(?:.*\\\n)*.*", "", text, flags=re.M)
+    return re.sub(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)|\[\[.*?\]\]", " ", text, flags=re.S)
 
 
 def _at_depth_one(text: str, opening: int) -> str:
@@ -202,6 +228,8 @@ def _parameters(text: str, function: str) -> Iterator[tuple[str, Any]]:
             yield parameter, ctypes.c_void_p
             continue
         parts = words.split()
+        if "&" in words:
+            parts = [words.strip()]
         # The last word is the parameter's name unless it is itself the type (an unnamed parameter).
         kind = " ".join(parts[:-1]) if len(parts) > 1 and parts[-1] not in _C_TYPES else " ".join(parts)
         yield parameter, _c_type(kind, function)
@@ -234,7 +262,12 @@ class Library:
             there = ", ".join(sorted(self._functions)) or "none"
             raise AttributeError(f'the library has no extern "C" function {name!r}; it has: {there}')
         signature = self._functions[name]
-        function = getattr(self._dll, name)
+        try:
+            function = getattr(self._dll, name)
+        except AttributeError:
+            raise KitError(
+                f"function {name} is not in the compiled library: is it inline, or removed by the preprocessor?"
+            ) from None
         function.restype = signature.returns
         function.argtypes = [kind for _, kind in signature.parameters]
         state, last_error = self._state, self._last_error
@@ -243,8 +276,10 @@ class Library:
             if len(arguments) != len(signature.parameters):
                 wanted = ", ".join(text for text, _ in signature.parameters)
                 raise TypeError(f"{name}({wanted}) takes {len(signature.parameters)} arguments, not {len(arguments)}")
+            # A tensor becomes its address only where a pointer is wanted: ctypes would cut the address to an int.
             converted = [
-                argument.data_ptr() if isinstance(argument, torch.Tensor) else argument for argument in arguments
+                argument.data_ptr() if isinstance(argument, torch.Tensor) and kind is ctypes.c_void_p else argument
+                for argument, (_, kind) in zip(arguments, signature.parameters, strict=True)
             ]
             try:
                 if state.profiling:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError
+
+FOLDER = Path("/tmp/ringsmith-leases")
+"""The same for all users of the machine, whatever their TMPDIR: a lease protects devices, not accounts."""
 
 
 class Lease:
@@ -27,9 +29,9 @@ class Lease:
         deadline, files = time.monotonic() + wait_s, []
         try:
             for device in self.devices:
-                file = (_folder() / f"{self.kind}-{device}.lock").open("a")
+                file = _open(self.kind, device)
                 files.append(file)
-                while not _try_lock(file.fileno()):
+                while not _try_lock(file):
                     if time.monotonic() > deadline:
                         raise HarnessError(
                             f"{self.kind} device {device} stayed leased to another process for {wait_s:.0f} s"
@@ -42,22 +44,31 @@ class Lease:
                 self.held_s += time.monotonic() - started
         finally:
             for file in files:
-                file.close()
+                os.close(file)
 
 
 def free_devices(kind: str, candidates: Sequence[int]) -> list[int]:
     """Those devices that nobody holds at this moment."""
     free = []
     for device in candidates:
-        with (_folder() / f"{kind}-{device}.lock").open("a") as file:
-            if _try_lock(file.fileno()):
-                free.append(device)
+        file = _open(kind, device)
+        if _try_lock(file):
+            free.append(device)
+        os.close(file)
     return free
 
 
+def _open(kind: str, device: int) -> int:
+    """The lock file's descriptor. Read-only, and created apart: another user's file can be locked but not written, and
+    in a sticky folder Linux refuses even to open it with O_CREAT."""
+    path = _folder() / f"{kind}-{device}.lock"
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    return os.open(path, os.O_RDONLY)
+
+
 def _folder() -> Path:
-    # The same for all users of the machine: a lease protects devices, not accounts.
-    folder = Path(tempfile.gettempdir()) / "ringsmith-leases"
+    folder = FOLDER
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o777)
         os.chmod(folder, 0o1777)

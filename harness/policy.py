@@ -7,7 +7,10 @@ import re
 # On a shared host these have put the GPUs of everybody out of service; no environment variable stops a candidate.
 _FORBIDDEN = (
     (r"cuMulticast\w*|multimem|CU_MULTICAST\w*", "NVLink multicast is forbidden on this host"),
-    (r"nvmlDeviceSet\w+|nvmlDeviceReset\w+|nvidia-smi\s+-\w*", "changing GPU settings is forbidden on this host"),
+    (
+        r"nvmlDeviceSet\w+|nvmlDeviceReset\w+|nvidia-smi\s+(?:-r|-pm|-pl|-ac|-rac|-lgc|-rgc|-lmc|-rmc|-c|-mig|--gpu-reset)\b",
+        "changing GPU settings is forbidden on this host",
+    ),
 )
 
 

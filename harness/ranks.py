@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import secrets
-import select
 import shutil
 import signal
 import subprocess
@@ -19,9 +18,11 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.progress import Phase, ProgressBoard, Words
-from harness.wire import Channel, ChannelClosedError, GarbledError, pair
+from harness.wire import Channel, ChannelClosedError, GarbledError, pair, readable
 
 _SCRATCH_ROOT = Path("/dev/shm")  # shared memory: the exchange files and the cpu platform's symmetric buffers live here
+_LONGEST = 3.0
+"""A request ends after this many times its deadline even if the progress words keep changing."""
 _GRACE_S = 1.0
 """After one rank has failed, the others get this long to report their own error before they count as waiting."""
 
@@ -146,8 +147,6 @@ class RankOutcome:
     words: Words | None = None
     stack: tuple[Frame, ...] = ()
     """Of a silent rank, innermost first."""
-    moved: bool = False
-    """The silent rank's stack changed between two looks."""
 
     @property
     def ok(self) -> bool:
@@ -217,10 +216,10 @@ class RankSet:
             limit = deadline_s if isinstance(deadline_s, (int, float)) else max(deadline_s(w.phase) for w in words)
             if failed_at is not None and now > failed_at + _GRACE_S:
                 break
-            if now > last_ns / 1e9 + limit:
+            # Words belong to the rank: one that keeps writing them would never be silent, so there is an end anyway.
+            if now > last_ns / 1e9 + limit or now > started_ns / 1e9 + _LONGEST * limit:
                 break
-            ready = select.select(list(pending), [], [], 0.05)[0]
-            for fd in ready:
+            for fd in readable(list(pending), 0.05):
                 rank = pending[fd]
                 outcome = outcomes[rank]
                 try:
@@ -236,7 +235,7 @@ class RankSet:
                     continue
                 del pending[fd]
                 if answer.get("error") is not None:
-                    outcome.error = answer["error"]
+                    outcome.error = _checked_error(answer["error"])
                     failed_at = failed_at or now
                 else:
                     outcome.reply = answer
@@ -251,7 +250,7 @@ class RankSet:
         return Outcome(outcomes)
 
     def _examine(self, silent: list[RankOutcome]) -> None:
-        """Two looks at the Python stack of each rank that did not answer."""
+        """The Python stack of each rank that did not answer; two looks, as the first may come between two frames."""
         looks: list[list[tuple[Frame, ...]]] = []
         for _ in range(2):
             offsets = [self._stack_size(o.rank) for o in silent]
@@ -263,7 +262,6 @@ class RankSet:
         for outcome, first, second in zip(silent, *looks, strict=True):
             outcome.silent = True
             outcome.stack = second or first
-            outcome.moved = bool(first and second and first != second)
 
     def _stack_size(self, rank: int) -> int:
         path = self.scratch / f"stack.{rank}"
@@ -273,10 +271,7 @@ class RankSet:
         path = self.scratch / f"stack.{rank}"
         if not path.exists():
             return ()
-        text = path.read_bytes()[offset:].decode(errors="replace")
-        # Other threads are listed too; the main thread is `Current thread` because the signal is handled there.
-        current = text.partition("Current thread")[2].partition("\n\n")[0]
-        return tuple(Frame(f, int(n), fn) for f, n, fn in re.findall(r'File "(.*?)", line (\d+) in (\S+)', current))
+        return parse_stack(path.read_bytes()[offset:].decode(errors="replace"))
 
     def log(self, rank: int, limit: int = 4000) -> str:
         """End of what a rank printed."""
@@ -297,6 +292,25 @@ class RankSet:
         self.forget()
         self._nursery.kill(self.name)
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def parse_stack(text: str) -> tuple[Frame, ...]:
+    """The main thread's frames, innermost first, in a dump of faulthandler's: the thread that took the signal."""
+    current = text.partition("Current thread")[2].partition("\n\n")[0]
+    return tuple(Frame(f, int(n), fn) for f, n, fn in re.findall(r'File "(.*?)", line (\d+) in (\S+)', current))
+
+
+def _checked_error(error: Any) -> dict[str, Any]:
+    """The error as `harness.rank.describe_error` makes it, whatever the rank sent."""
+    given = error if isinstance(error, dict) else {}
+    bases, line = given.get("bases"), given.get("line")
+    return {
+        "type": str(given.get("type", "Exception")),
+        "bases": [str(base) for base in bases] if isinstance(bases, list) else [],
+        "message": str(given.get("message", "")),
+        "line": line if isinstance(line, int) else None,
+        "stack": str(given.get("stack", "")),
+    }
 
 
 def describe_exit(status: int | None) -> str:

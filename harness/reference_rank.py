@@ -108,6 +108,8 @@ class ReferenceRank:
 
 def _in_float64(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
+        if value.is_complex():
+            return value.to(torch.complex128)
         return value.double() if value.is_floating_point() else value
     if isinstance(value, (tuple, list)):
         return type(value)(_in_float64(item) for item in value)

@@ -299,7 +299,7 @@ class Profile(Frozen):
     candidate: str
     iterations: int
     ranks: tuple[RankProfile, ...]
-    trace: str | None = None
+    trace: str
 
 
 class Topology(Frozen):

@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
@@ -27,6 +28,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._buffer = bytearray()
+        self._fds: list[int] = []
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -53,15 +55,14 @@ class Channel:
     def receive_with_fds(self, max_fds: int, timeout_s: float | None = None) -> tuple[dict[str, Any], list[int]]:
         """As `receive`, with the file descriptors that came along (the sender attaches them to the first bytes)."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        fds: list[int] = []
         while (message := self._parse()) is None:
             wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], wait_s)[0]:
+            if not readable([self._sock.fileno()], wait_s):
                 raise TimeoutError
             try:
                 if max_fds:
                     data, new, _, _ = socket.recv_fds(self._sock, 1 << 20, max_fds)
-                    fds += new
+                    self._fds += new
                 else:
                     data = self._sock.recv(1 << 20)
             except OSError as error:
@@ -69,6 +70,7 @@ class Channel:
             if not data:
                 raise ChannelClosedError("end of stream")
             self._buffer += data
+        fds, self._fds = self._fds, []
         return message, fds
 
     def _parse(self) -> dict[str, Any] | None:
@@ -84,11 +86,21 @@ class Channel:
         del self._buffer[:end]
         try:
             message = json.loads(body)
-        except ValueError as error:
+            if b"\\ud" in body or b"\\uD" in body:  # half a surrogate pair is no text: no record could hold it
+                message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+        except (ValueError, RecursionError) as error:
             raise GarbledError(str(error)) from None
         if not isinstance(message, dict):
             raise GarbledError("not an object")
         return message
+
+
+def readable(fds: Sequence[int], wait_s: float | None) -> list[int]:
+    """Those descriptors that have data or have been closed, after waiting at most `wait_s` for the first."""
+    poll = select.poll()  # unlike select(), not limited to descriptors below 1024
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(None if wait_s is None else wait_s * 1000)]
 
 
 def pair() -> tuple[Channel, socket.socket]:

@@ -62,6 +62,7 @@ def run_one(
             budget=config.budget,
             target=config.target,
             backend=config.backend,
+            check=config.check,
             tools=tuple(catalogue.TOOLS),
             work=work,
             sol_us=floor[0] if floor else None,

@@ -66,7 +66,7 @@ class Tool:
         """Check the model's raw JSON arguments and run the tool. Raises ToolError if they do not fit the schema."""
         try:
             given = json.loads(arguments or "{}")
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ToolError(f"{self.name}: the arguments are not valid JSON ({error}). Send one JSON object.") from None
         try:
             json.dumps(given, ensure_ascii=False).encode()
@@ -82,6 +82,8 @@ class Tool:
         for name in parameters["required"]:
             if name not in given:
                 raise ToolError(f"{self.name}: the argument {name!r} is missing.")
+        # Models send null for an argument that they mean to leave out.
+        given = {name: value for name, value in given.items() if value is not None or name in parameters["required"]}
         for name, value in given.items():
             _check(self.name, name, value, known[name])
         return self.run(session, **given)

@@ -21,7 +21,7 @@ def edit_candidate(session: Session, old: str, new: str) -> ToolResult:
         )
     edited = source.replace(old, new)
     attempt = session.write(edited)
-    line = edited[: edited.find(new)].count("\n") + 1 if new else 1
+    line = source[: source.find(old)].count("\n") + 1
     return ToolResult(
         text=f"{written_text(attempt.number, edited)} (change at line {line})", candidate=attempt.candidate
     )

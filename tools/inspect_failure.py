@@ -2,7 +2,7 @@
 
 from tools.base import ToolError, ToolResult
 from tools.session import Session
-from tools.text import failure_text, log_lines
+from tools.text import failure_text, log_lines, tidy
 
 
 def inspect_failure(session: Session) -> ToolResult:
@@ -10,12 +10,12 @@ def inspect_failure(session: Session) -> ToolResult:
     by how much, the stack and the source line, compiler errors with their lines."""
     for attempt in reversed(session.attempts):
         source = attempt.candidate.source
-        if attempt.evaluation is not None and not attempt.evaluation.passed:
-            text = failure_text(attempt.evaluation, source)
-        elif attempt.evaluation is None and attempt.build is not None and attempt.build.verdict is not None:
+        if attempt.latest is not None and not attempt.latest.passed:
+            text = failure_text(attempt.latest, source)
+        elif attempt.latest is None and attempt.build is not None and attempt.build.verdict is not None:
             text = "\n".join(
                 [
-                    f"{attempt.build.verdict} at stage build: {attempt.build.summary}",
+                    f"{attempt.build.verdict} at stage build: {tidy(attempt.build.summary)}",
                     *log_lines(attempt.build.log, source),
                 ]
             )

@@ -1,6 +1,9 @@
 """Where the time goes."""
 
+from pathlib import Path
+
 from harness.evaluate import CandidateFailedError
+from harness.types import to_json
 from tools.base import ToolResult
 from tools.session import Session
 from tools.text import evaluation_text, profile_text
@@ -14,7 +17,7 @@ def profile(session: Session) -> ToolResult:
     try:
         found, device_s = session.sandbox.profile(request, session.traces_dir)
     except CandidateFailedError as failed:
-        attempt.evaluation = failed.evaluation
+        attempt.evaluation = attempt.latest = failed.evaluation
         return ToolResult(
             text=evaluation_text(failed.evaluation),
             candidate=attempt.candidate,
@@ -24,6 +27,7 @@ def profile(session: Session) -> ToolResult:
     return ToolResult(
         text=profile_text(found),
         candidate=attempt.candidate,
-        data={"profile": found.model_dump(mode="json")},
+        # Relative to the record, which may be moved or sent to somebody.
+        data={"profile": to_json(found.model_copy(update={"trace": f"traces/{Path(found.trace).name}"}))},
         device_s=device_s,
     )

@@ -22,9 +22,11 @@ def run_benchmark(session: Session, case: str | None = None, timing: bool = True
         evaluation = session.sandbox.evaluate(request)
     except ProblemError as error:
         raise ToolError(str(error)) from None
-    attempt.evaluation = evaluation
     # Another case is a side question: it is recorded as data, so that it cannot become the run's best.
     own = evaluation.case == session.case.name
+    attempt.latest = evaluation
+    if own:
+        attempt.evaluation = evaluation
     return ToolResult(
         text=evaluation_text(evaluation),
         candidate=attempt.candidate,

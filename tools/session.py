@@ -30,6 +30,9 @@ class Attempt:
     candidate: Candidate
     build: BuildReport | None = None
     evaluation: Evaluation | None = None
+    """At the run's own case: the one that counts."""
+    latest: Evaluation | None = None
+    """The last one at whatever case, for inspect_failure."""
 
 
 class Session:

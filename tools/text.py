@@ -7,6 +7,14 @@ import re
 from harness.types import Evaluation, Latency, Measurement, Mismatch, Profile, RankReport, Timing, Verdict
 
 _MAX_LOG_LINES = 24
+_MAX_LINES = 60
+"""A screen."""
+_FOLDERS = re.compile(r"""(?<![\w./:~-])/(?:[^\s/:"'()<>,]+/)+(?=[^\s/])""")
+
+
+def tidy(line: str) -> str:
+    """A line that came from a rank: absolute paths without their folders (nobody who reads this can use them), cut."""
+    return _FOLDERS.sub("", line)[:400]
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
@@ -14,7 +22,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
     where = f"case {evaluation.case}, {evaluation.dtype}, {evaluation.world_size} ranks"
     if not evaluation.passed:
         return (
-            f"{evaluation.verdict.upper()} at stage {evaluation.stage} ({where}): {evaluation.summary}\n"
+            f"{evaluation.verdict.upper()} at stage {evaluation.stage} ({where}): {tidy(evaluation.summary)}\n"
             f"{_NEXT[evaluation.verdict]}"
         )
     lines = [f"PASSED ({where}): correct in {evaluation.trials} trials on all ranks."]
@@ -75,33 +83,40 @@ def failure_text(evaluation: Evaluation, source: str) -> str:
     lines = [
         f"{evaluation.verdict} at stage {evaluation.stage}, case {evaluation.case} "
         f"({', '.join(f'{k}={v}' for k, v in evaluation.sizes.items())}), {evaluation.dtype}",
-        evaluation.summary,
+        tidy(evaluation.summary),
     ]
     if evaluation.log:
         lines += ["", *log_lines(evaluation.log, source)]
-    for report in evaluation.ranks:
-        lines += ["", *_rank_lines(report, source)]
+    tail: list[str] = []
     if evaluation.verdict is Verdict.deadlock:
-        lines += [
+        tail = [
             "",
             "Not determined: which signal is missing. A rank that finished or failed earlier is the first suspect.",
         ]
-    return "\n".join(lines)
+    # Every rank gets its first line; the details of as many follow as fit, in order of rank.
+    room = _MAX_LINES - len(lines) - len(tail) - len(evaluation.ranks)
+    for report in evaluation.ranks:
+        first, *details = _rank_lines(report, source)
+        if len(details) >= room:
+            details = [*details[: room - 2], "  ..."] if room > 6 else []
+        lines += ["", first, *details] if details else [first]
+        room -= len(details) + bool(details)
+    return "\n".join(lines[: _MAX_LINES - len(tail)] + tail)
 
 
 def _rank_lines(report: RankReport, source: str) -> list[str]:
-    state = "ok" if report.ok else report.message or "failed"
+    state = "ok" if report.ok else tidy(report.message) or "failed"
     ended = f"; process ended: {report.exit}" if report.exit else ""
     lines = [f"rank {report.rank}: {state} (calls completed: {report.calls_completed}){ended}"]
     for mismatch in report.mismatches:
         lines += _mismatch_lines(mismatch)
     if report.stack and not report.ok:
-        lines += [f"  {line}" for line in report.stack.splitlines()[-8:]]
+        lines += [f"  {tidy(line)}" for line in report.stack.splitlines()[-8:]]
     if report.line is not None:
         lines += context(source, report.line)
     printed = report.stderr.strip().splitlines()
     if printed and not report.ok:
-        lines += ["  printed:"] + [f"    {line[:200]}" for line in printed[-6:]]
+        lines += ["  printed:"] + [f"    {tidy(line)[:200]}" for line in printed[-6:]]
     return lines
 
 
@@ -130,11 +145,11 @@ def log_lines(log: str, source: str) -> list[str]:
     errors = [i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)]
     shown: list[str] = []
     for i in errors[:3]:
-        shown.append(lines[i])
+        shown.append(tidy(lines[i]))
         if match := re.search(r"candidate\.py[:(](\d+)", lines[i]):
             shown += context(source, int(match[1]))
     if not errors:
-        shown = lines[:_MAX_LOG_LINES]
+        shown = [tidy(line) for line in lines[:_MAX_LOG_LINES]]
     elif len(errors) > 3:
         shown.append(f"... and {len(errors) - 3} more errors")
     return shown[:_MAX_LOG_LINES]
@@ -150,10 +165,14 @@ def context(source: str, line: int, around: int = 2) -> list[str]:
 def profile_text(profile: Profile) -> str:
     """Per rank: wall time of a call and its top kernels and calls."""
     lines = [f"{profile.iterations} profiled calls, each alone and drained (slower than timed calls):"]
+    device = any(call.device_us for rank in profile.ranks for call in rank.top)
     for rank in profile.ranks:
         lines.append(f"rank {rank.rank}: {rank.iteration_us:.1f} us a call")
-        lines.append("   device us    host us  calls  name")
-        lines += [f"  {c.device_us:10.1f} {c.host_us:10.1f} {c.calls:6.1f}  {c.name[:90]}" for c in rank.top[:8]]
+        lines.append(("   device us" if device else "") + "     host us  calls  name")
+        lines += [
+            (f"  {c.device_us:10.1f}" if device else "") + f"  {c.host_us:10.1f} {c.calls:6.1f}  {c.name[:90]}"
+            for c in rank.top[:8]
+        ]
     slow = max(profile.ranks, key=lambda r: r.iteration_us)
     fast = min(profile.ranks, key=lambda r: r.iteration_us)
     if len(profile.ranks) > 1:

@@ -60,6 +60,9 @@ class Platform(Protocol):
     def compile_command(self, source: Path, output: Path, flags: Sequence[str]) -> list[str]:
         """Compiler command for a shared library with `extern "C"` functions. Raises HarnessError if there is none."""
 
+    def target(self) -> str:
+        """What compiled code depends on besides the command: part of the cache's key."""
+
     suffix: str
     """Of kit sources: `.cu` or `.cpp`."""
 

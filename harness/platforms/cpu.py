@@ -63,6 +63,10 @@ class Cpu:
             *flags, str(source), "-o", str(output),
         ]  # fmt: skip
 
+    def target(self) -> str:
+        cpu = machine.cpu()  # -march=native: code of one processor may not run on another that shares the cache
+        return f"{cpu.model} {cpu.features}"
+
     def start(self, rank: int, world_size: int, store: Any) -> torch.device:
         import torch
         import torch.distributed as dist

@@ -80,6 +80,9 @@ class Cuda:
             "-shared", "-Xcompiler", "-fPIC", *flags, str(source), "-o", str(output),
         ]  # fmt: skip
 
+    def target(self) -> str:
+        return architecture()
+
     def start(self, rank: int, world_size: int, store: Any) -> torch.device:
         import torch
         import torch.distributed as dist

@@ -35,6 +35,7 @@ def facts(**changed: Any) -> dict[str, Any]:
         "budget": Budget(steps=12, device_s=300.0),
         "target": Target(speedup=1.5),
         "backend": Backend.cuda,
+        "check": "oracle",
         "tools": ("write_candidate", "compile", "run_benchmark", "submit"),
         "work": Work(hbm_bytes=2e9, link_out_bytes=1e6, link_in_bytes=3e6),
         "sol_us": 12.34,

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EVIL = sorted((ROOT / "tests" / "evil" / "cpp").glob("*.py"))
 EXAMPLES = sorted((ROOT / "prompts" / "examples" / "cpp").glob("*.py"))
 # Short enough to test hangs, long enough for a busy machine to answer.
-LIMITS = Limits(load_s=4, first_call_s=4, call_s=4)
+LIMITS = Limits(load_s=2.5, first_call_s=2.5, call_s=2.5)
 
 SHARED_BY_ALL = """
 import torch, torch.distributed as dist
@@ -185,7 +185,8 @@ def test_nothing_survives_a_killed_supervisor(tmp_path):
     while (left := [pid for pid in children if _alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
-    with Sandbox("cpu", 2):  # the next session sweeps what the killed one could not
+    with Sandbox("cpu", 2) as box:  # the next session sweeps what the killed one could not
+        box.environment()
         assert not list(Path("/dev/shm").glob(f"ringsmith-{supervisor.pid}-*"))
 
 

@@ -1,0 +1,35 @@
+# make demo: set up, then replay a recorded run whose tool calls are really executed.
+# make test: set up, then lint, types, import contracts and the whole test suite.
+# Both work from a bare clone; a second call does only what has changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A GPU machine keeps the torch it has (>= 2.11); a CPU machine gets the CPU build of this version.
+TORCH := torch==2.13.0
+
+.PHONY: demo test install clean
+
+demo: install
+	@echo "==> ringsmith run 1 --platform cpu --world-size 2"
+	$(BIN)/ringsmith run 1 --platform cpu --world-size 2
+
+test: install
+	@echo "==> lint"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@echo "==> types"
+	$(BIN)/mypy
+	@echo "==> import contracts"
+	$(BIN)/lint-imports --no-cache
+	@echo "==> tests"
+	$(BIN)/pytest
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml scripts/install
+	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/install $(VENV)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,149 @@
+"""Timing as the supervisor sees it, from blocks made by hand."""
+
+import itertools
+import random
+
+import pytest
+
+from harness import measure
+from harness.measure import BLOCKS, PKB_ITERATIONS, PKB_WARM_UP, Block, alternate, pkb, summarise
+
+
+class Side:
+    """A TimeBlock that answers from a function of (rank, call) and notes what it was asked."""
+
+    def __init__(self, name, log, us, ranks=2):
+        self.name, self.log, self.us, self.ranks = name, log, us, ranks
+        self.count = itertools.count()
+
+    def __call__(self, iterations, expected_us):
+        self.log.append((self.name, iterations, expected_us))
+        calls = [next(self.count) for _ in range(iterations)]
+        return Block([[self.us(rank, call) for call in calls] for rank in range(self.ranks)])
+
+
+def steady(us):
+    return lambda rank, call: float(us)
+
+
+def test_a_sample_is_the_slowest_rank_of_one_call():
+    """Ranks take turns at being slow: every call takes 30, though each rank's mean is 20."""
+    block = Block([[10.0, 30.0, 10.0, 30.0], [30.0, 10.0, 30.0, 10.0]])
+    assert block.slowest_us == [30.0] * 4
+    assert block.skew_us == [20.0] * 4
+    assert summarise([block], [block]).candidate.median_us == 30.0
+
+
+def test_ranks_with_different_numbers_of_calls_are_refused():
+    with pytest.raises(ValueError):
+        _ = Block([[1.0, 2.0], [1.0]]).slowest_us
+
+
+def test_blocks_alternate_in_abba_order_after_the_warm_up():
+    log = []
+    alternate(Side("R", log, steady(1000)), Side("C", log, steady(500)))
+    names = "".join(name for name, *_ in log)
+    warm_up, timed = names[:4], names[4:]
+    assert warm_up == "RRCC"
+    assert timed == "RCCRRCCRRCCR" and timed == timed[::-1]
+    assert timed.count("C") == timed.count("R") == BLOCKS
+
+
+def test_timed_blocks_are_alike_on_both_sides_and_sized_by_the_slower():
+    log = []
+    alternate(Side("R", log, steady(5000)), Side("C", log, steady(100)))
+    assert {iterations for _, iterations, _ in log[4:]} == {10}, "10 calls of 5 ms are 50 ms"
+    assert {(name, expected) for name, _, expected in log[4:]} == {("R", 5000.0), ("C", 100.0)}
+
+
+@pytest.mark.parametrize(
+    ("call_us", "iterations"), [(0.0, 100), (0.5, 100), (499, 100), (1000, 50), (16_000, 3), (1e6, 3), (1e9, 3)]
+)
+def test_iterations_fill_a_block_within_bounds(call_us, iterations):
+    assert measure._iterations(call_us) == iterations
+
+
+def test_a_slow_first_call_does_not_size_the_blocks():
+    """Lazy initialisation in the first call of all; the second warm-up block is what counts."""
+    log = []
+    alternate(Side("R", log, lambda rank, call: 1e6 if call == 0 else 500.0), Side("C", log, steady(500)))
+    assert [iterations for _, iterations, _ in log][:4] == [3, 3, 3, 100]
+    assert {iterations for _, iterations, _ in log[4:]} == {100}
+    assert {expected for _, _, expected in log[4:]} == {500.0}
+
+
+def noisy(us, seed, spread=0.1):
+    draw = random.Random(seed)
+    return lambda rank, call: us * (1 + spread * draw.random())
+
+
+def test_the_ratio_is_of_medians_and_its_interval_contains_it():
+    timing = alternate(Side("R", [], noisy(300, 1)), Side("C", [], noisy(200, 2)))
+    ratio = timing.speedup
+    assert ratio.value == pytest.approx(timing.reference.median_us / timing.candidate.median_us)
+    assert ratio.low <= ratio.value <= ratio.high
+    assert 1.4 < ratio.low < ratio.high < 1.6
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_interval_contains_the_value_even_of_wild_samples(seed):
+    draw = random.Random(seed)
+    wild = lambda: [Block([[draw.lognormvariate(5, 2) for _ in range(3)] for _ in range(2)]) for _ in range(BLOCKS)]  # noqa: E731
+    ratio = summarise(wild(), wild()).speedup
+    assert ratio.low <= ratio.value <= ratio.high
+
+
+def test_the_interval_is_narrow_for_steady_sides_and_wide_for_wild_ones():
+    def width(spread):
+        ratio = alternate(Side("R", [], noisy(300, 1, spread)), Side("C", [], noisy(300, 2, spread))).speedup
+        return ratio.high - ratio.low
+
+    assert width(0.0) == 0.0
+    assert 0 < width(0.05) < width(1.0)
+
+
+def test_equal_sides_include_one_and_a_drift_of_the_machine_cancels():
+    """Both sides slow down by half over the session: one after the other would see it as a difference."""
+    clock = itertools.count()
+    drift = lambda rank, call: 1000.0 + next(clock)  # noqa: E731
+    ratio = alternate(Side("R", [], drift, ranks=1), Side("C", [], drift, ranks=1)).speedup
+    assert ratio.value == pytest.approx(1.0, abs=0.02)
+    assert ratio.low < 1.0 < ratio.high
+
+
+def test_the_same_samples_give_the_same_result():
+    blocks = [Block([[random.Random(b).random() * 100 for _ in range(20)]]) for b in range(BLOCKS)]
+    assert summarise(blocks, blocks[::-1]) == summarise(blocks, blocks[::-1])
+
+
+def test_latency_describes_the_samples():
+    times = [float(t) for t in range(1, 102)]
+    timing = summarise([Block([times, [t + 4 for t in times]])], [Block([times[::-1]])])
+    latency = timing.reference
+    assert (latency.median_us, latency.min_us, latency.samples, latency.skew_us) == (55.0, 5.0, 101, 4.0)
+    assert (latency.p10_us, latency.p90_us) == (15.0, 95.0)
+    assert (timing.candidate.median_us, timing.candidate.skew_us) == (51.0, 0.0)
+
+
+def test_pkb_takes_the_mean_per_rank_of_the_slowest_rank():
+    """Ranks take turns at being slow: PKB's figure is 20 where the per-call maximum is 30."""
+    log = []
+    turns = lambda rank, call: 30.0 if (call + rank) % 2 else 10.0  # noqa: E731
+    timing = pkb(Side("R", log, lambda rank, call: 40.0 + rank), Side("C", log, turns))
+    assert [(name, n) for name, n, _ in log] == [
+        ("R", PKB_WARM_UP),
+        ("R", PKB_ITERATIONS),
+        ("C", PKB_WARM_UP),
+        ("C", PKB_ITERATIONS),
+    ]
+    assert (PKB_WARM_UP, PKB_ITERATIONS) == (500, 100)
+    assert timing.candidate.median_us == 20.0
+    assert timing.reference.median_us == 41.0
+    assert timing.candidate.samples == PKB_ITERATIONS
+    ratio = timing.speedup
+    assert ratio.value == ratio.low == ratio.high == pytest.approx(41 / 20)
+
+
+def test_pkb_does_not_count_the_warm_up():
+    timing = pkb(Side("R", [], lambda rank, call: 1e6 if call < PKB_WARM_UP else 10.0), Side("C", [], steady(5)))
+    assert timing.speedup.value == 2.0
