@@ -73,6 +73,13 @@ def render(
     return (Message(role="system", text=system.strip()), Message(role="user", text=task.strip())), _hash(sources)
 
 
+def require_page(backend: Backend, folder: Path = PROMPTS) -> None:
+    """Raises UsageError if no page tells a model how to write for `backend`."""
+    there = sorted(path.stem for path in (folder / "backends").glob("*.md"))
+    if backend not in there:
+        raise UsageError(f"no prompt page for backend {backend}; there are {', '.join(there)}")
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

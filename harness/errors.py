@@ -3,6 +3,7 @@
     RingsmithError
     ├── UsageError      the user asked for something that cannot be (exit code 2)
     └── HarnessError    ours or the machine's; never a verdict, never charged to the candidate (exit code 3)
+        └── SandboxError    processes of the sandbox failed; fresh ones may do better, so the sandbox tries once more
 
 `problems.spec.ProblemError` is a usage error too; it lives below this package. What a *candidate* does wrong is data:
 a `harness.types.Verdict`.
@@ -19,3 +20,7 @@ class UsageError(RingsmithError):
 
 class HarnessError(RingsmithError):
     """The harness or the machine failed; nothing is known about the candidate."""
+
+
+class SandboxError(HarnessError):
+    """A fork server, a reference rank or a start-up failed: worth one retry on fresh processes."""

@@ -14,10 +14,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from harness import cache, diagnosis, machine, measure, platforms, policy, profiling, roofline
-from harness.errors import HarnessError, UsageError
+from harness.errors import SandboxError, UsageError
 from harness.lease import Lease, free_devices
 from harness.measure import Block
 from harness.platforms import cuda
@@ -47,6 +47,7 @@ from problems.catalogue import Entry
 from problems.spec import Case, ProblemError, Work
 
 OnStage = Callable[[Stage], None]
+_T = TypeVar("_T")
 _SLOTS = 4
 """Distinct input sets that timed calls rotate through."""
 _TRACE_ITERATIONS = 5
@@ -118,20 +119,28 @@ class Sandbox:
 
     def evaluate(self, request: Request, on_stage: OnStage | None = None) -> Evaluation:
         """All stages up to timing (or correctness, if `request.timing` is false), stopping at the first failure."""
-        run = _Run(self, request, on_stage)
-        return run.finish(run.stages)
+
+        def attempt() -> Evaluation:
+            run = _Run(self, request, on_stage)
+            return run.finish(run.stages)
+
+        return self._with_retry(attempt)
 
     def profile(self, request: Request, folder: Path) -> tuple[Profile, float]:
         """Per rank where the time of a few calls goes, and the device-seconds that it took; the merged trace is written
         into `folder`.
 
         Raises CandidateFailedError if the candidate does not get through its correctness trials."""
-        run = _Run(self, request.model_copy(update={"timing": False, "trials": 1}), None)
-        profiles: list[Profile] = []
-        evaluation = run.finish(lambda: profiles.append(run.profile(folder)))
-        if not profiles:
-            raise CandidateFailedError(evaluation)
-        return profiles[0], evaluation.device_s
+
+        def attempt() -> tuple[Profile, float]:
+            run = _Run(self, request.model_copy(update={"timing": False, "trials": 1}), None)
+            profiles: list[Profile] = []
+            evaluation = run.finish(lambda: profiles.append(run.profile(folder)))
+            if not profiles:
+                raise CandidateFailedError(evaluation)
+            return profiles[0], evaluation.device_s
+
+        return self._with_retry(attempt)
 
     def topology(self) -> Topology:
         """This machine as measured just now (once a session)."""
@@ -148,6 +157,14 @@ class Sandbox:
                     figures[name] = pick(reply["figures"][name] for reply in replies)
             self._topology = self._platform.topology(figures, self.world_size)
         return self._topology
+
+    def _with_retry(self, attempt: Callable[[], _T]) -> _T:
+        """A fault of the sandbox's own processes is not the candidate's: once more, with fresh ones."""
+        try:
+            return attempt()
+        except SandboxError:
+            self.close()
+            return attempt()
 
     @property
     def _nursery(self) -> Nursery:
@@ -240,7 +257,7 @@ class Sandbox:
             self._reference.kill()
             self._reference = None
             details = "".join(f"\nrank {r.rank}: {r.message}\n{r.stack}{r.stderr[-800:]}" for r in reports if not r.ok)
-            raise HarnessError(f"{doing} failed: {summary}{details}")
+            raise SandboxError(f"{doing} failed: {summary}{details}")
         return outcome
 
     def _build(self, candidate: Candidate) -> BuildReport:
@@ -434,7 +451,7 @@ class _Run:
                         # Nothing of the candidate has run yet: this is ours.
                         logs = [ranks.log(rank) for rank in range(ranks.world_size)]
                         _, summary, _ = diagnosis.judge_failure(outcome, Stage.load, logs)
-                        raise HarnessError(f"{op} of {ranks.name} failed: {summary}\n{''.join(logs)[-2000:]}")
+                        raise SandboxError(f"{op} of {ranks.name} failed: {summary}\n{''.join(logs)[-2000:]}")
                 yield reference, candidate
             finally:
                 candidate.kill()
@@ -616,4 +633,4 @@ class _Run:
     def _check_devices(self, pids: list[int]) -> None:
         """The candidate must have left the GPUs before the lease goes on."""
         if self._box.platform_name == "cuda" and (left := cuda.wait_gone(pids)):
-            raise HarnessError(f"killed processes {left} still hold GPU memory")
+            raise SandboxError(f"killed processes {left} still hold GPU memory")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
+from harness.errors import SandboxError
 from harness.progress import Phase, ProgressBoard, Words
 from harness.wire import Channel, ChannelClosedError, GarbledError, pair, readable
 
@@ -72,7 +72,7 @@ class Nursery:
         except (ChannelClosedError, GarbledError, TimeoutError) as error:
             self._log.flush()
             tail = (self.scratch / "forkserver.log").read_text(errors="replace")[-2000:].strip()
-            raise HarnessError(
+            raise SandboxError(
                 f"the fork server failed ({type(error).__name__}): {tail or 'it said nothing'}"
             ) from None
 
@@ -98,9 +98,15 @@ class Nursery:
         message = settings | {
             "op": "spawn", "set": name, "role": role, "world_size": world_size, "scratch": str(scratch),
         }  # fmt: skip
-        pids = self._ask(message, tuple(s.fileno() for s in theirs))["pids"]
-        for sock in theirs:
-            sock.close()
+        try:
+            pids = self._ask(message, tuple(s.fileno() for s in theirs))["pids"]
+        except SandboxError:
+            for channel in channels:
+                channel.close()
+            raise
+        finally:
+            for sock in theirs:
+                sock.close()
         return RankSet(self, name, scratch, list(channels), pids, board)
 
     def exits(self, name: str, closed: Sequence[int]) -> dict[int, int]:
@@ -110,7 +116,7 @@ class Nursery:
     def kill(self, name: str) -> None:
         left = self._ask({"op": "kill", "set": name})["left"]
         if left:
-            raise HarnessError(f"{left} processes of {name} survive SIGKILL (stuck in the driver?)")
+            raise SandboxError(f"{left} processes of {name} survive SIGKILL (stuck in the driver?)")
 
     def close(self) -> None:
         """Kill everything. Closing the control socket is enough: the fork server then kills all it ever forked."""

@@ -29,6 +29,13 @@ class Backend(StrEnum):
     reference = "reference"
 
 
+BACKENDS: dict[PlatformName, tuple[Backend, ...]] = {
+    "cpu": (Backend.cpp, Backend.reference),
+    "cuda": (Backend.cuda, Backend.triton, Backend.parallelkittens, Backend.reference),
+}
+"""What each platform can run; its default first."""
+
+
 class Candidate(Frozen):
     """The model's code: one Python module with `solution(*args)`."""
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
-from harness.types import Backend, Check, DType, PlatformName, Protocol
+from harness.types import BACKENDS, Backend, Check, DType, PlatformName, Protocol
 
 MOST_GPUS = 4
 """Default world size on a larger node: what ParallelKernelBench publishes its figures for."""
@@ -62,11 +62,13 @@ def resolve(
     chosen = platform or machine.default_platform()
     if world_size is None:
         world_size = 2 if chosen == "cpu" else _gpu_count()
+    if backend is not None and backend not in BACKENDS[chosen]:
+        raise UsageError(f"platform {chosen} runs {', '.join(BACKENDS[chosen])}, not {backend}")
     return Setup(
         platform=chosen,
         world_size=world_size,
         dtype=dtype or ("float32" if chosen == "cpu" else "bfloat16"),
-        backend=backend or (Backend.cpp if chosen == "cpu" else Backend.cuda),
+        backend=backend or BACKENDS[chosen][0],
     )
 
 

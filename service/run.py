@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agent import models
 from agent.loop import run_loop
 from agent.models.base import Model
-from agent.prompt import render
+from agent.prompt import render, require_page
 from harness import roofline
 from harness.errors import UsageError
 from problems.catalogue import find, select_case, statement
@@ -39,6 +39,7 @@ def run_one(
     failures are the run's `reason` instead.
     """
     entry = find(config.problem)
+    require_page(config.backend)
     case = select_case(entry, config.case)
     model = model or models.make(config.model)
     if config.budget.usd is not None and not model.priced():

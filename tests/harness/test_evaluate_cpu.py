@@ -150,6 +150,15 @@ def test_three_ranks_on_two_cores():
         assert evaluation.passed, evaluation.summary
 
 
+@pytest.mark.parametrize("victim", ["fork server", "reference rank"])
+def test_a_killed_process_of_ours_is_replaced_and_not_charged(victim):
+    with Sandbox("cpu", 2, LIMITS) as box:
+        assert box.evaluate(request(SHARED_BY_ALL)).passed
+        (server,) = _children(os.getpid(), "harness.forkserver")[-1:]
+        os.kill(server if victim == "fork server" else _descendants(server)[0], signal.SIGKILL)
+        assert box.evaluate(request(SHARED_BY_ALL)).passed
+
+
 def test_a_grandchild_dies_with_its_candidate(sandbox, tmp_path):
     marker = f"86400.{os.getpid()}"
     source = (
@@ -200,6 +209,14 @@ def _running(marker: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def _children(pid: int, word: str) -> list[int]:
+    """Children of a process with a word in their command line, oldest first."""
+    ours = (
+        child for child in sorted(_descendants(pid)) if word in Path(f"/proc/{child}/cmdline").read_text().split("\0")
+    )
+    return [child for child in ours if f"PPid:\t{pid}\n" in Path(f"/proc/{child}/status").read_text()]
 
 
 def _descendants(pid: int) -> list[int]:
