@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from harness import cache, diagnosis, machine, measure, platforms, policy, profiling, roofline
+from harness import cache, diagnosis, machine, measure, platforms, policy, roofline
 from harness.errors import SandboxError, UsageError
 from harness.lease import Lease, free_devices
 from harness.measure import Block
 from harness.platforms import cuda
 from harness.progress import Phase
 from harness.ranks import Nursery, Outcome, RankSet
+from harness.traces import merge_traces
 from harness.types import (
     Backend,
     BuildReport,
@@ -409,7 +410,7 @@ class _Run:
             folder.mkdir(parents=True, exist_ok=True)
             trace = folder / f"{self._request.candidate.hash}-{secrets.token_hex(3)}.trace.json"
             try:
-                profiling.merge_traces(parts, trace)
+                merge_traces(parts, trace)
                 ranks = tuple(
                     RankProfile(rank=rank, iteration_us=reply["iteration_us"], top=reply["top"])
                     for rank, reply in enumerate(replies)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,19 +62,3 @@ def _rows(profiler: torch.profiler.profile, iterations: int) -> list[dict[str, A
             row["host_us"] += event.self_cpu_time_total / iterations
         row["calls"] += 1 / iterations
     return list(rows.values())
-
-
-def merge_traces(parts: list[Path], merged: Path) -> None:
-    """One Chrome trace of all ranks, tracks named by rank; for the supervisor, so the parts are only parsed."""
-    events: list[dict[str, Any]] = []
-    tracks: dict[tuple[int, Any], int] = {}
-    for rank, part in enumerate(parts):
-        for event in json.loads(part.read_text())["traceEvents"]:
-            # Ranks share the ids of their tracks and flows (GPU 0, process 1, ...): renumber them all.
-            event["pid"] = tracks.setdefault((rank, event.get("pid")), len(tracks) + 1)
-            if "id" in event:
-                event["id"] = f"{rank}.{event['id']}"
-            if event.get("name") == "process_name":
-                event["args"]["name"] = f"rank {rank}: {event['args']['name']}"
-            events.append(event)
-    merged.write_text(json.dumps({"traceEvents": events}))

@@ -5,18 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from harness import machine
+from harness import lease, machine
 from harness.types import Backend, Candidate, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Each runs half a minute on one worker: started last, one of them would keep the other worker waiting.
+LONGEST = ("test_end_to_end.py", "test_evaluate_cpu.py")
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     if machine.gpus():
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_leases(tmp_path_factory):
+    """Workers do not wait for each other's ranks: nothing here depends on how fast they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "FOLDER", tmp_path_factory.mktemp("leases") / "ringsmith-leases")
+        yield
 
 
 @pytest.fixture(scope="session")

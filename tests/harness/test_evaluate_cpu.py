@@ -1,7 +1,5 @@
 """Real ranks on the cpu platform: every kind of candidate gets its verdict, and nothing is left behind."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -150,94 +148,8 @@ def test_three_ranks_on_two_cores():
         assert evaluation.passed, evaluation.summary
 
 
-@pytest.mark.parametrize("victim", ["fork server", "reference rank"])
-def test_a_killed_process_of_ours_is_replaced_and_not_charged(victim):
-    with Sandbox("cpu", 2, LIMITS) as box:
-        assert box.evaluate(request(SHARED_BY_ALL)).passed
-        (server,) = _children(os.getpid(), "harness.forkserver")[-1:]
-        os.kill(server if victim == "fork server" else _descendants(server)[0], signal.SIGKILL)
-        assert box.evaluate(request(SHARED_BY_ALL)).passed
-
-
-def test_a_grandchild_dies_with_its_candidate(sandbox, tmp_path):
-    marker = f"86400.{os.getpid()}"
-    source = (
-        "import subprocess\n"
-        f"subprocess.Popen(['sleep', '{marker}'], start_new_session=True)\n"
-        "def solution(tensor):\n    raise ValueError('done')\n"
-    )
-    assert sandbox.evaluate(request(source)).verdict is Verdict.runtime_error
-    assert not _running(marker)
-
-
-def test_nothing_survives_a_killed_supervisor(tmp_path):
-    """SIGKILL the process that evaluates a hanging candidate: ranks, fork server and scratch files go."""
-    hang = tmp_path / "hang.py"
-    hang.write_text("import time\ndef solution(tensor):\n    time.sleep(86400)\n")
-    code = (
-        "from harness.evaluate import Sandbox\nfrom harness.types import *\n"
-        f"source = open({str(hang)!r}).read()\n"
-        "box = Sandbox('cpu', 2)\n"
-        "candidate = Candidate(source=source, backend='cpp')\n"
-        "wanted = Request(candidate=candidate, problem=1, case='tiny', platform='cpu', world_size=2, dtype='float32')\n"
-        "box.evaluate(wanted, on_stage=lambda s: print(s, flush=True))\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as supervisor:
-        for line in supervisor.stdout:
-            if line.strip() == "correctness":
-                break
-        time.sleep(0.5)
-        children = _descendants(supervisor.pid)
-        assert len(children) >= 5  # fork server, two reference ranks, two candidate ranks
-        supervisor.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while (left := [pid for pid in children if _alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
-    with Sandbox("cpu", 2) as box:  # the next session sweeps what the killed one could not
-        box.environment()
-        assert not list(Path("/dev/shm").glob(f"ringsmith-{supervisor.pid}-*"))
-
-
-def _running(marker: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if marker in (entry / "cmdline").read_text().split("\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-def _children(pid: int, word: str) -> list[int]:
-    """Children of a process with a word in their command line, oldest first."""
-    ours = (
-        child for child in sorted(_descendants(pid)) if word in Path(f"/proc/{child}/cmdline").read_text().split("\0")
-    )
-    return [child for child in ours if f"PPid:\t{pid}\n" in Path(f"/proc/{child}/status").read_text()]
-
-
-def _descendants(pid: int) -> list[int]:
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found, todo = [], [pid]
-    while todo:
-        parent = todo.pop()
-        children = [child for child, its_parent in parents.items() if its_parent == parent]
-        found += children
-        todo += children
-    return found
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def test_the_supervisor_needs_no_torch():
+    """It starts in a fraction of a second and can never hold a CUDA context."""
+    code = "import sys, service.cli, service.run, harness.evaluate; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr

@@ -2,7 +2,7 @@
 
 import json
 
-from harness.profiling import merge_traces
+from harness.traces import merge_traces
 
 
 def part(path, events):
