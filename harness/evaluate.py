@@ -350,6 +350,7 @@ class _Run:
         self._case = catalogue.select_case(self._entry, request.case)
         self._stage = Stage.policy
         self._stage_s: dict[str, float] = {}
+        self._spent_on = "start"
         self._since = time.monotonic()
         self._device_s = 0.0
         self._measurement: Measurement | None = None
@@ -617,8 +618,8 @@ class _Run:
 
     def _enter(self, stage: Stage) -> None:
         now = time.monotonic()
-        self._stage_s[self._stage] = self._stage_s.get(self._stage, 0.0) + now - self._since
-        self._since = now
+        self._stage_s[self._spent_on] = self._stage_s.get(self._spent_on, 0.0) + now - self._since
+        self._since, self._spent_on = now, str(stage)
         if stage is not self._stage:
             self._stage = stage
             if self._on_stage is not None:

@@ -252,7 +252,7 @@ class Evaluation(Frozen):
     log: str = ""
     """Compiler output or other text that is not a rank's."""
     stage_s: dict[str, float] = Field(default_factory=dict)
-    """Seconds spent in each stage."""
+    """Seconds spent in each stage; `start` is what comes before the first: waiting for the session's processes."""
     device_s: float = 0.0
     """Seconds x devices under lease."""
     environment: Environment
