@@ -241,7 +241,7 @@ class RankSet:
                     continue
                 del pending[fd]
                 if answer.get("error") is not None:
-                    outcome.error = _checked_error(answer["error"])
+                    outcome.error = checked_error(answer["error"])
                     failed_at = failed_at or now
                 else:
                     outcome.reply = answer
@@ -306,7 +306,7 @@ def parse_stack(text: str) -> tuple[Frame, ...]:
     return tuple(Frame(f, int(n), fn) for f, n, fn in re.findall(r'File "(.*?)", line (\d+) in (\S+)', current))
 
 
-def _checked_error(error: Any) -> dict[str, Any]:
+def checked_error(error: Any) -> dict[str, Any]:
     """The error as `harness.rank.describe_error` makes it, whatever the rank sent."""
     given = error if isinstance(error, dict) else {}
     bases, line = given.get("bases"), given.get("line")

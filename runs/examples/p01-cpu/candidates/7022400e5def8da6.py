@@ -60,5 +60,7 @@ def solution(tensor):
     state.calls += 1
     out = torch.empty_like(x)
     offset = state.calls % 2 * state.stride
-    state.lib.all_reduce(x, state.buf.ptrs, state.buf.signals, out, x.numel(), offset, kit.rank(), kit.world_size())
+    state.lib.all_reduce(
+        x, state.buf.ptrs, state.buf.signals, out, x.numel(), offset, kit.rank(), kit.world_size()
+    )
     return out

@@ -50,5 +50,7 @@ def solution(tensor):
     state.calls += 1
     out = torch.empty_like(x)
     half = state.calls % 2 * state.stride
-    state.lib.all_reduce(x, state.buf.ptrs, state.buf.signals, out, x.numel(), half, kit.rank(), kit.world_size())
+    state.lib.all_reduce(
+        x, state.buf.ptrs, state.buf.signals, out, x.numel(), half, kit.rank(), kit.world_size()
+    )
     return out
