@@ -5,4 +5,4 @@ from pathlib import Path
 
 def kit_header() -> str:
     """Text of `ringsmith.h`, which kit sources may include."""
-    return (Path(__file__).parent / "include" / "ringsmith.h").read_text()
+    return (Path(__file__).parent / "include" / "ringsmith.h").read_text(encoding="utf-8")

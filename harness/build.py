@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import diagnosis, policy
+from harness import cache, diagnosis, policy
+from harness.errors import HarnessError
 from harness.processes import Processes
 from harness.progress import Phase
 from harness.ranks import checked_error
@@ -26,11 +28,12 @@ class Builds:
     def build(self, candidate: Candidate) -> BuildReport:
         """No lease, no device. Raises HarnessError if a compiler is needed and missing."""
         if (found := policy.violation(candidate.source)) is not None:
-            return BuildReport(candidate=candidate.hash, verdict=Verdict.policy, summary=found[0])
+            return BuildReport(candidate=candidate.hash, verdict=Verdict.policy, summary=found)
         if candidate.hash not in self._reports:
             if any(name in candidate.source for name in _COMPILED):
                 # Asked here, because a rank that says so cannot be believed: a missing compiler is not its fault.
                 self._processes.platform.compile_command(Path("source"), Path("output"), [])
+                _check_cache()
             report = _build(self._processes, candidate)
             if report.verdict is Verdict.timeout:
                 return report  # may have been the machine's fault: not remembered
@@ -38,10 +41,20 @@ class Builds:
         return self._reports[candidate.hash]
 
 
+def _check_cache() -> None:
+    """Raises HarnessError if nothing can be written to the build cache: that too is not the candidate's fault."""
+    try:
+        cache.root().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache.root()) as file:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        raise HarnessError(f"cannot write to the build cache {cache.root()}: {error.strerror}") from None
+
+
 def write_candidate(folder: Path, candidate: Candidate) -> Path:
     """`candidate.py` in a folder of its own: its name in every stack and compiler message."""
     path = folder / "candidate.py"
-    path.write_text(candidate.source)
+    path.write_text(candidate.source, encoding="utf-8")
     return path
 
 

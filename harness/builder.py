@@ -32,7 +32,7 @@ class Builder:
         """Reply: `built` names, and `failure` = the error that no machine would survive, or None."""
         state, path = self._state, Path(message["path"])
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        source = path.read_text()
+        source = path.read_text(encoding="utf-8")
         built: list[str] = []
         kit.bind(
             kit._State(
@@ -49,7 +49,7 @@ class Builder:
         state.progress.enter(Phase.loading)
         try:
             module = import_candidate(path)
-            for call in _lazy_builds(ast.parse(source)):
+            for call in _lazy_builds(ast.parse(source.removeprefix("\ufeff"))):
                 with contextlib.suppress(_NotStaticError):
                     function, arguments, keywords = _evaluate(call, vars(module))
                     function(*arguments, **keywords)

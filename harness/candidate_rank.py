@@ -59,7 +59,7 @@ class CandidateRank:
                 world_size=state.world_size,
                 device=state.device,
                 progress=state.progress,
-                source=path.read_text(),
+                source=path.read_text(encoding="utf-8"),
             )
         )
         extension.install()
@@ -83,8 +83,9 @@ class CandidateRank:
             output = self._solution(*self._slots[message["slot"]])
         progress.enter(Phase.draining)
         self._state.platform.synchronize()
+        reply = {"tree": self._state.exchange["outputs"].write(output)}
         progress.complete()
-        return {"tree": self._state.exchange["outputs"].write(output)}
+        return reply
 
     def _run_slot(self, i: int) -> None:
         self._last = self._solution(*self._slots[i % len(self._slots)])

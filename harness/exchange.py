@@ -49,7 +49,8 @@ class Exchange:
             offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
         area = self._map(offset)
         for leaf, tensor in zip(_leaves(tree), tensors, strict=True):
-            _view(area, leaf).copy_(tensor.detach())
+            if not tensor.is_meta:  # it has no data; its device is already what is wrong with it
+                _view(area, leaf).copy_(tensor.detach())
         return tree
 
     def read(self, tree: dict[str, Any], device: torch.device | str) -> Any:
@@ -69,7 +70,7 @@ class Exchange:
 def _describe(value: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
     if isinstance(value, torch.Tensor):
         if str(value.dtype).removeprefix("torch.") not in _DTYPES or value.layout is not torch.strided:
-            return {"kind": "other", "type": f"{value.dtype} {value.layout} tensor"}
+            return {"kind": "other", "type": f"{value.dtype} {value.layout} {value.device.type} tensor"}
         tensors.append(value)
         return {
             "kind": "tensor",

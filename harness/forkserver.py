@@ -1,4 +1,4 @@
-"""A process with torch loaded that forks ranks in milliseconds (`python -m harness.forkserver FD`).
+"""A process with torch loaded that forks ranks in milliseconds (`python -m harness.forkserver FD SCRATCH`).
 
 Importing torch costs 1-6 s; a fork of this process 15 ms. It must never create a CUDA context: a forked child could
 not use it. It is the subreaper of everything that candidates start, so that killing a set leaves nothing behind, and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
+import shutil
 import signal
 import socket
 import sys
@@ -22,6 +22,7 @@ from harness.wire import Channel, ChannelClosedError
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
+_exit = os._exit  # a candidate may replace the module's
 
 
 class ForkServer:
@@ -86,6 +87,8 @@ class ForkServer:
 
     def _child(self, message: dict[str, Any], rank: int, fds: list[int], listener: socket.socket) -> None:
         status = 1
+        # Not this process's to kill, should anything unwind into the server's own code.
+        self._pids, self._exits = {}, {}
         try:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             self._control.close()
@@ -101,6 +104,8 @@ class ForkServer:
             status = 0
         except SystemExit as stop:
             status = stop.code if isinstance(stop.code, int) else 1
+            if stop.code is not None and not isinstance(stop.code, int):
+                print(stop.code, file=sys.stderr)
         except BaseException:
             import traceback
 
@@ -108,9 +113,11 @@ class ForkServer:
         finally:
             # Never unwind into the server's own stack, and skip interpreter teardown: a context in an error state
             # or a spinning kernel would make destructors wait for ever.
-            with contextlib.suppress(Exception):
-                sys.stderr.flush()
-            os._exit(status)
+            try:
+                with contextlib.suppress(BaseException):
+                    sys.stderr.flush()
+            finally:
+                _exit(status & 0xFF)
 
     def _exited(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Wait statuses of the ranks of a set that have ended. A channel closes a moment before its process can be
@@ -170,8 +177,8 @@ def main() -> None:
 
     if torch.cuda.is_initialized():
         raise RuntimeError("the fork server must not hold a CUDA context")
-    select.select([control], [], [])
     ForkServer(control).serve()
+    shutil.rmtree(sys.argv[2], ignore_errors=True)  # the supervisor may be gone
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def build(source: str, flags: Sequence[str] = ()) -> Library:
 
     def make(folder: Path) -> None:
         file = folder / f"kit{state.platform.suffix}"
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
         run = state.platform.compile_command(file, folder / "kit.so", [f"-I{_INCLUDE}", *flags])
         done = subprocess.run(run, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
         if done.returncode != 0:
@@ -344,6 +344,8 @@ def symmetric(shape: int | Sequence[int], dtype: torch.dtype) -> SymmetricBuffer
     state = _bound()
     if state.device is None:
         raise KitError("kit.symmetric needs running ranks; call it inside solution(), not at import")
+    if not isinstance(dtype, torch.dtype):
+        raise KitError(f"kit.symmetric takes a torch.dtype such as torch.float32, not {dtype!r}")
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     state.sequence += 1
     # Round up: vector loads at the tail may read a whole 16-byte word.

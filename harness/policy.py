@@ -14,10 +14,10 @@ _FORBIDDEN = (
 )
 
 
-def violation(source: str) -> tuple[str, int] | None:
-    """(reason, line) of the first forbidden feature in a candidate's source, or None."""
+def violation(source: str) -> str | None:
+    """The first forbidden feature in a candidate's source, with its line, or None."""
     for pattern, reason in _FORBIDDEN:
         if match := re.search(pattern, source):
             line = source.count("\n", 0, match.start()) + 1
-            return f"{reason}: line {line} names {match[0]!r}", line
+            return f"{reason}: line {line} names {match[0]!r}"
     return None

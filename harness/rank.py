@@ -111,6 +111,8 @@ def main(settings: dict[str, Any], rank: int, channel: Channel, listener: socket
             channel.send({**reply, "nonce": message["nonce"]})
         except ChannelClosedError:
             return
+        except Exception as error:  # a reply that is not JSON: a number with thousands of digits
+            channel.send({"error": describe_error(error), "nonce": message["nonce"]})
         sys.stdout.flush()
         sys.stderr.flush()
 
@@ -131,6 +133,13 @@ def _handlers(role: str, state: Rank) -> dict[str, Handler]:
     raise HarnessError(f"no role {role!r}")
 
 
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:20000]
+    except BaseException as broken:  # the candidate's own __str__
+        return f"(its text cannot be had: {type(broken).__name__})"
+
+
 def describe_error(error: BaseException) -> dict[str, Any]:
     """An exception as data: type, message, the candidate's line, and the stack from the candidate's code on."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -147,7 +156,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return {
         "type": type(error).__name__,
         "bases": [base.__name__ for base in type(error).__mro__],
-        "message": str(error)[:20000],
+        "message": _text(error),
         "line": line,
         "stack": stack,
     }

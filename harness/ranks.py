@@ -47,7 +47,7 @@ class Nursery:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
         self._log = (self.scratch / "forkserver.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "harness.forkserver", str(theirs.fileno())],
+            [sys.executable, "-W", "ignore", "-m", "harness.forkserver", str(theirs.fileno()), str(self.scratch)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -92,8 +92,11 @@ class Nursery:
         self._sets += 1
         name = f"{role}-{self._sets}"
         scratch = self.scratch / name
-        scratch.mkdir(mode=0o700)
-        board = ProgressBoard(scratch / "progress", world_size, create=True)
+        try:
+            scratch.mkdir(mode=0o700)
+            board = ProgressBoard(scratch / "progress", world_size, create=True)
+        except OSError as error:  # a candidate can remove this folder; fresh processes bring a fresh one
+            raise SandboxError(f"the scratch folder is unusable: {error}") from None
         channels, theirs = zip(*(pair() for _ in range(world_size)), strict=True)
         message = settings | {
             "op": "spawn", "set": name, "role": role, "world_size": world_size, "scratch": str(scratch),
@@ -145,7 +148,7 @@ class RankOutcome:
     reply: dict[str, Any] | None = None
     """The reply of a rank that succeeded."""
     error: dict[str, Any] | None = None
-    """kind, type, message, line, stack: as the rank reported."""
+    """type, bases, message, line, stack: as the rank reported."""
     exit: str = ""
     """`exit 1`, `SIGSEGV`: the process ended."""
     silent: bool = False
@@ -282,7 +285,11 @@ class RankSet:
     def log(self, rank: int, limit: int = 4000) -> str:
         """End of what a rank printed."""
         path = self.scratch / f"log.{rank}"
-        return path.read_bytes()[-limit:].decode(errors="replace") if path.exists() else ""
+        if not path.exists():
+            return ""
+        with path.open("rb") as file:  # as long as the rank liked: never read whole
+            file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+            return file.read(limit).decode(errors="replace")
 
     def forget(self) -> None:
         """Let go of the ranks: with their channels closed they leave by themselves, at the latest with the nursery."""
@@ -311,18 +318,22 @@ def checked_error(error: Any) -> dict[str, Any]:
     given = error if isinstance(error, dict) else {}
     bases, line = given.get("bases"), given.get("line")
     return {
-        "type": str(given.get("type", "Exception")),
+        "type": str(given.get("type", "Exception"))[:200],
         "bases": [str(base) for base in bases] if isinstance(bases, list) else [],
-        "message": str(given.get("message", "")),
+        "message": str(given.get("message", ""))[:20000],
         "line": line if isinstance(line, int) else None,
-        "stack": str(given.get("stack", "")),
+        "stack": str(given.get("stack", ""))[-6000:],
     }
 
 
 def describe_exit(status: int | None) -> str:
-    """`exit 3`, `SIGSEGV`, or `unknown` from a wait status."""
+    """`exit 3`, `SIGSEGV`, or `closed its channel` from a wait status."""
     if status is None:
         return "closed its channel"
     if os.WIFSIGNALED(status):
-        return signal.Signals(os.WTERMSIG(status)).name
+        number = os.WTERMSIG(status)
+        try:
+            return signal.Signals(number).name
+        except ValueError:  # real-time signals have no names
+            return f"signal {number}"
     return f"exit {os.WEXITSTATUS(status)}"

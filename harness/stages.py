@@ -13,7 +13,7 @@ from typing import Any
 
 from harness import diagnosis, measure, platforms, roofline
 from harness.build import Builds, load_deadline, write_candidate
-from harness.errors import SandboxError
+from harness.errors import HarnessError, SandboxError
 from harness.measure import Block
 from harness.platforms import cuda
 from harness.processes import Processes
@@ -100,7 +100,7 @@ class Run:
         )
 
     def stages(self) -> None:
-        """load -> correctness -> timing -> recheck, under the lease."""
+        """load -> correctness -> timing, under the lease."""
         with self._ranks() as (reference, candidate):
             self._load(candidate)
             self._correctness(reference, candidate)
@@ -116,16 +116,20 @@ class Run:
             parts = [candidate.scratch / f"trace.{rank}.json" for rank in range(candidate.world_size)]
             message = {"iterations": _TRACE_ITERATIONS, "folder": str(candidate.scratch)}
             replies = self._ask("profile", message, Stage.timing, self._limits.first_call_s).replies
-            folder.mkdir(parents=True, exist_ok=True)
-            trace = folder / f"{self._request.candidate.hash}-{secrets.token_hex(3)}.trace.json"
             try:
-                merge_traces(parts, trace)
+                merged = merge_traces(parts)
                 ranks = tuple(
                     RankProfile(rank=rank, iteration_us=reply["iteration_us"], top=reply["top"])
                     for rank, reply in enumerate(replies)
                 )
             except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the ranks wrote all of this
                 raise FailedError(Verdict.integrity, "a rank reported a profile that is none") from None
+            trace = folder / f"{self._request.candidate.hash}-{secrets.token_hex(3)}.trace.json"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                trace.write_text(merged, encoding="utf-8")
+            except OSError as error:
+                raise HarnessError(f"cannot write {trace}: {error.strerror}") from None
             return Profile(
                 candidate=self._request.candidate.hash, iterations=_TRACE_ITERATIONS, ranks=ranks, trace=str(trace)
             )

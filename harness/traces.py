@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 
-def merge_traces(parts: list[Path], merged: Path) -> None:
+def merge_traces(parts: list[Path]) -> str:
     """One Chrome trace of all ranks, tracks named by rank; for the supervisor, so the parts are only parsed."""
     events: list[dict[str, Any]] = []
     tracks: dict[tuple[int, Any], int] = {}
     for rank, part in enumerate(parts):
-        for event in json.loads(part.read_text())["traceEvents"]:
+        for event in json.loads(part.read_text(encoding="utf-8"))["traceEvents"]:
             # Ranks share the ids of their tracks and flows (GPU 0, process 1, ...): renumber them all.
             event["pid"] = tracks.setdefault((rank, event.get("pid")), len(tracks) + 1)
             if "id" in event:
@@ -20,4 +20,4 @@ def merge_traces(parts: list[Path], merged: Path) -> None:
             if event.get("name") == "process_name":
                 event["args"]["name"] = f"rank {rank}: {event['args']['name']}"
             events.append(event)
-    merged.write_text(json.dumps({"traceEvents": events}))
+    return json.dumps({"traceEvents": events})

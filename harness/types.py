@@ -79,7 +79,6 @@ class Stage(StrEnum):
     load = "load"
     correctness = "correctness"
     timing = "timing"
-    recheck = "recheck"
 
 
 class Limits(Frozen):

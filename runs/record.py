@@ -63,7 +63,7 @@ class Record:
     @classmethod
     def list(cls, root: Path = DEFAULT_ROOT) -> Sequence[Self]:
         """The runs under `root`, newest first by their names; opens no file."""
-        return [cls(events.parent) for events in sorted(root.glob(f"*/{_EVENTS}"), reverse=True)]
+        return [cls(events.parent) for events in sorted(root.glob(f"*/{_EVENTS}"), reverse=True) if events.is_file()]
 
     @property
     def run_id(self) -> str:

@@ -7,6 +7,7 @@ Exit codes: 0 done and target met (`eval`: every candidate passed), 1 done but n
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -58,6 +59,9 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; no exception leaves it."""
     try:
+        # A run that is asked to end closes its record and its processes, whoever asks.
+        for ended in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ended, signal.default_int_handler)
         app(args=arguments, prog_name="ringsmith")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)

@@ -66,7 +66,7 @@ class Tool:
         """Check the model's raw JSON arguments and run the tool. Raises ToolError if they do not fit the schema."""
         try:
             given = json.loads(arguments or "{}")
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise ToolError(f"{self.name}: the arguments are not valid JSON ({error}). Send one JSON object.") from None
         try:
             json.dumps(given, ensure_ascii=False).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tools.base import Tool, ToolError, ToolResult
@@ -14,6 +15,9 @@ from tools.run_benchmark import run_benchmark
 from tools.session import Session
 from tools.submit import submit
 from tools.write_candidate import write_candidate
+
+MAX_TEXT = 20_000
+"""Characters of one answer: a long candidate can still be read whole, a line of a megabyte cannot."""
 
 TOOLS = {
     tool.name: tool
@@ -39,8 +43,11 @@ def call(session: Session, name: str, arguments: str) -> ToolResult:
     """Run a tool as a model called it. A wrong call is a result with `ok` false; HarnessError passes through."""
     tool = TOOLS.get(name)
     if tool is None:
-        return ToolResult(text=f"There is no tool {name!r}; there are {', '.join(TOOLS)}.", ok=False)
+        return ToolResult(text=f"There is no tool {repr(name)[:80]}; there are {', '.join(TOOLS)}.", ok=False)
     try:
-        return tool.call(session, arguments)
+        result = tool.call(session, arguments)
     except ToolError as error:
-        return ToolResult(text=str(error), ok=False)
+        result = ToolResult(text=str(error), ok=False)
+    if len(result.text) > MAX_TEXT:
+        result = replace(result, text=f"{result.text[:MAX_TEXT]}\n... cut: {len(result.text)} characters in all")
+    return result

@@ -18,6 +18,7 @@ def profile(session: Session) -> ToolResult:
         found, device_s = session.sandbox.profile(request, session.traces_dir)
     except CandidateFailedError as failed:
         attempt.evaluation = attempt.latest = failed.evaluation
+        session.note(failed.evaluation)
         return ToolResult(
             text=evaluation_text(failed.evaluation),
             candidate=attempt.candidate,

@@ -45,7 +45,7 @@ def read(session: Session, what: str) -> ToolResult:
 
 
 def _attempt(session: Session, number: str) -> str:
-    if not number.isdecimal() or not 1 <= int(number) <= len(session.attempts):
+    if not number.isdecimal() or len(number) > 6 or not 1 <= int(number) <= len(session.attempts):
         raise ToolError(f"there is no attempt {number}; there are {len(session.attempts)}.")
     attempt = session.attempts[int(number) - 1]
     return f"{_line(attempt)}\n\n{attempt.candidate.source}"

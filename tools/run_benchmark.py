@@ -25,10 +25,14 @@ def run_benchmark(session: Session, case: str | None = None, timing: bool = True
     # Another case is a side question: it is recorded as data, so that it cannot become the run's best.
     own = evaluation.case == session.case.name
     attempt.latest = evaluation
+    text = evaluation_text(evaluation)
     if own:
         attempt.evaluation = evaluation
+        if evaluation.passed and session.once_failed(attempt.candidate):
+            text += "\nThis same text failed before, so it is right only sometimes: it cannot be the best."
+        session.note(evaluation)
     return ToolResult(
-        text=evaluation_text(evaluation),
+        text=text,
         candidate=attempt.candidate,
         evaluation=evaluation if own else None,
         data={} if own else {"other_case": evaluation.model_dump(mode="json")},

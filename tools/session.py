@@ -55,6 +55,8 @@ class Session:
         self.traces_dir = traces_dir
         self.limits = limits or sandbox.limits
         self.attempts: list[Attempt] = []
+        self._passed: set[str] = set()
+        self._failed: set[str] = set()
 
     @property
     def current(self) -> Attempt:
@@ -85,6 +87,19 @@ class Session:
             timing=timing,
             limits=self.limits,
         )
+
+    def note(self, evaluation: Evaluation) -> None:
+        """Remember the verdict of an evaluation at the run's own case."""
+        (self._passed if evaluation.passed else self._failed).add(evaluation.candidate)
+
+    def once_failed(self, candidate: Candidate) -> bool:
+        """Whether this very text has failed: right only sometimes is wrong, so it cannot be the run's best."""
+        return candidate.hash in self._failed
+
+    @property
+    def has_best(self) -> bool:
+        """Whether some candidate has passed and never failed."""
+        return bool(self._passed - self._failed)
 
     def official(self, candidate: Candidate) -> Evaluation:
         """The evaluation that counts: the run's own case, fresh seeds, all stages. Raises HarnessError."""

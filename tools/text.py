@@ -42,7 +42,7 @@ _NEXT = {
     Verdict.out_of_memory: "Allocate less, or once and not per call.",
     Verdict.wrong_values: "`inspect_failure` shows where and how the values differ, per rank.",
     Verdict.race: "Single calls were right and calls in a row are not: look at what a fast rank may overwrite before a "
-    "slow one has read it, and at counters or flags that are not reset.",
+    "slow one has read it, and at counters or flags that are not reset, and at whether `solution` changes its inputs.",
     Verdict.deadlock: "`inspect_failure` shows what each rank was waiting in.",
     Verdict.timeout: "`inspect_failure` shows where each rank was.",
     Verdict.integrity: "",
@@ -159,7 +159,7 @@ def context(source: str, line: int, around: int = 2) -> list[str]:
     """Lines of the candidate around `line`, that one marked."""
     lines = source.splitlines()
     first, last = max(1, line - around), min(len(lines), line + around)
-    return [f"  {'>' if n == line else ' '} {n:4d} | {lines[n - 1]}" for n in range(first, last + 1)]
+    return [f"  {'>' if n == line else ' '} {n:4d} | {lines[n - 1][:200]}" for n in range(first, last + 1)]
 
 
 def profile_text(profile: Profile) -> str:

@@ -16,8 +16,8 @@ FORBIDDEN = [
 
 @pytest.mark.parametrize(("source", "line", "name", "why"), FORBIDDEN, ids=lambda v: str(v)[:20])
 def test_a_forbidden_feature_is_named_with_its_line(source, line, name, why):
-    reason, at = violation(source)
-    assert at == line and f"line {line} names {name!r}" in reason and why in reason and "\n" not in reason
+    reason = violation(source)
+    assert f"line {line} names {name!r}" in reason and why in reason and "\n" not in reason
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def evaluation(
         check="oracle",
         trials=3,
         verdict=verdict,
-        stage=Stage.recheck if verdict is Verdict.passed else Stage.correctness,
+        stage=Stage.timing if verdict is Verdict.passed else Stage.correctness,
         summary=f"it {verdict}",
         measurement=measured,
         device_s=device_s,

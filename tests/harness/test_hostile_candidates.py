@@ -1,0 +1,133 @@
+"""Faults that a hostile review found on the cpu platform, so that they stay away."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.evaluate import Sandbox
+from harness.ranks import RankSet, describe_exit
+from harness.types import Backend, Candidate, Limits, Request, Verdict
+from problems import catalogue
+from tools import catalogue as tools
+from tools.session import Session
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LIMITS = Limits(load_s=4, first_call_s=4, call_s=4)
+HEAD = (
+    "import os, shutil, sys, torch, torch.distributed as dist\n"
+    "def right(x):\n    y = x.clone(); dist.all_reduce(y); return y\n"
+    "def solution(x):\n    "
+)
+RIGHT = HEAD + "return right(x)\n"
+
+
+def request(source: str, timing: bool = False) -> Request:
+    candidate = Candidate(source=source, backend=Backend.cpp)
+    return Request(
+        candidate=candidate, problem=1, case="tiny", platform="cpu", world_size=2, dtype="float32", timing=timing,
+        trials=1, limits=LIMITS,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def box():
+    with Sandbox("cpu", 2, LIMITS) as made:
+        yield made
+
+
+def test_a_realtime_signal_has_a_name():
+    assert "40" in describe_exit(40)
+
+
+@pytest.mark.parametrize("leave", ["sys.exit(2**40)", "os._exit = lambda *a: None; sys.exit(0)"])
+def test_a_candidate_that_leaves_oddly_kills_no_reference_rank(box, leave):
+    assert box.evaluate(request(RIGHT)).passed
+    ranks = _reference_pids()
+    assert box.evaluate(request(HEAD + leave + "\n")).verdict is Verdict.runtime_error
+    assert ranks and all(_alive(pid) for pid in ranks)
+
+
+def test_only_the_end_of_a_log_is_read(tmp_path, monkeypatch):
+    (tmp_path / "log.0").write_bytes(b"x" * 10_000 + b"end")
+    ranks = RankSet.__new__(RankSet)
+    ranks.scratch = tmp_path
+    monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("read the whole file"))
+    assert ranks.log(0).endswith("end")
+
+
+def test_a_trace_that_cannot_be_written_is_not_the_candidates_fault(box, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(HarnessError, match="cannot write"):
+        box.profile(request(RIGHT), tmp_path / "file" / "traces")
+
+
+@pytest.mark.parametrize("arguments", ['{"what": ' + "1" * 5000 + "}", '{"what": "attempt ' + "9" * 5000 + '"}'])
+def test_a_huge_number_in_a_tool_call_is_a_wrong_call(session, arguments):
+    assert not tools.call(session, "read", arguments).ok
+
+
+def test_one_long_line_does_not_flood_the_model(session):
+    assert len(tools.call(session, "write_candidate", '{"source": "s = \'' + "A" * 10**6 + '"}').text) < 20_000
+
+
+def test_a_byte_order_mark_is_not_a_compile_error(box):
+    assert box.compile(Candidate(source="\ufeff" + RIGHT, backend=Backend.cpp)).verdict is None
+
+
+def test_a_candidate_is_written_as_utf8_whatever_the_locale(tmp_path):
+    (tmp_path / "c.py").write_text("# größe ✓\n" + RIGHT, encoding="utf-8")
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    options = ["--problem", "1", "--case", "tiny", "--no-timing"]
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", "eval", str(tmp_path / "c.py"), *options],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-300:]
+
+
+def test_a_candidate_that_removes_the_scratch_folder_does_not_end_the_session():
+    with Sandbox("cpu", 2, LIMITS) as own:
+        own.evaluate(request(HEAD + "shutil.rmtree(os.path.dirname(os.environ['HOME'])); return right(x)\n"))
+        assert own.evaluate(request(RIGHT)).passed
+
+
+def test_an_unwritable_cache_is_not_the_candidates_fault(box, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RINGSMITH_CACHE", str(tmp_path / "file" / "cache"))  # even root cannot make a folder in a file
+    source = (
+        f"from harness import kit\nkit.build('extern \"C\" int f() {{ return {time.time_ns() % 10**9}; }}')\n" + RIGHT
+    )
+    with pytest.raises(HarnessError):
+        box.evaluate(request(source))
+
+
+@pytest.fixture
+def session(box, tmp_path):
+    entry = catalogue.find(1)
+    return Session(
+        sandbox=box, entry=entry, case=catalogue.select_case(entry, "tiny"), dtype="float32", backend=Backend.cpp,
+        protocol="ringsmith", check="oracle", trials=1, traces_dir=tmp_path,
+    )  # fmt: skip
+
+
+def _reference_pids() -> list[int]:
+    """Children of our fork server: between two evaluations only the reference ranks."""
+    parents = {int(p.name): _field(p, 1) for p in Path("/proc").iterdir() if p.name.isdigit()}
+    servers = [pid for pid, parent in parents.items() if parent == str(os.getpid())]
+    return [pid for pid, parent in parents.items() if parent in map(str, servers)]
+
+
+def _alive(pid: int) -> bool:
+    return _field(Path("/proc") / str(pid), 0) not in ("", "Z")
+
+
+def _field(process: Path, index: int) -> str:
+    try:
+        return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[index]
+    except OSError:
+        return ""
