@@ -168,8 +168,9 @@ def judge_mismatches(found: list[list[Mismatch]]) -> str:
             how += f", {worst.nonfinite} of them NaN or infinite"
         how += f"; largest error {worst.max_error:.3g}, allowed {worst.max_allowed:.3g}"
     else:
+        where = f"in {worst.rows_wrong} rows of" if worst.rows_wrong else "everywhere in"
         how = (
-            f"precision lost everywhere in {worst.output}: RMS error {worst.rms_error:.3g}, "
+            f"precision lost {where} {worst.output}: RMS error {worst.rms_error:.3g}, "
             f"allowed {worst.rms_allowed:.3g}, though no single element is out of bounds"
         )
     return f"{_ranks(wrong, len(found))}: {how}"

@@ -13,6 +13,7 @@ PlatformName = Literal["cpu", "cuda"]
 Check = Literal["oracle", "pkb"]
 Protocol = Literal["ringsmith", "pkb"]
 DType = Literal["bfloat16", "float16", "float32", "float64"]
+FloorSource = Literal["datasheet", "calibration"]
 
 
 class Frozen(BaseModel):
@@ -137,6 +138,8 @@ class Mismatch(Frozen):
     max_allowed: float
     rms_error: float
     rms_allowed: float
+    rows_wrong: int = 0
+    """Rows out of bounds where no single element of the tensor is; the figures are then the worst row's."""
     first: tuple[Difference, ...] = ()
     chunks_wrong: tuple[float, ...] = ()
     """Fraction of wrong elements in each of world_size equal chunks along the first axis."""
@@ -163,7 +166,7 @@ class RankReport(Frozen):
 
 
 class Latency(Frozen):
-    """Distribution over samples; a sample is the maximum over ranks of one call."""
+    """Distribution over samples; a sample is the slowest rank's time of one call (`Timing.calls` calls averaged)."""
 
     median_us: float
     p10_us: float
@@ -172,14 +175,29 @@ class Latency(Frozen):
     samples: int
     skew_us: float
     """Median over samples of (slowest rank - fastest rank)."""
+    host_us: float | None = None
+    """What the slowest rank's host needs to issue one call, median. Above `median_us`, a loop of such calls in Python
+    is bound by the host. None where issuing and running are the same."""
 
 
 class Ratio(Frozen):
-    """reference / candidate, with a bootstrap 95% interval."""
+    """reference / candidate, with a 95% interval: bootstrap over blocks and samples, widened by what two sets of
+    processes that run the same code differ by."""
 
     value: float
     low: float
     high: float
+
+
+class Clocks(Frozen):
+    """What NVML said of the leased devices while blocks ran."""
+
+    sm_mhz_low: int
+    sm_mhz_high: int
+    slowdowns: tuple[str, ...] = ()
+    """Reasons other than idling for which a clock was held down, such as `power cap` or `thermal`."""
+    repeated_blocks: int = 0
+    """Blocks that were thrown away and timed again because of a thermal or hardware slowdown."""
 
 
 class Timing(Frozen):
@@ -188,6 +206,12 @@ class Timing(Frozen):
     candidate: Latency
     reference: Latency
     speedup: Ratio
+    calls: int = 1
+    """Calls back to back in one sample."""
+    blocks: int = 0
+    """Timed blocks of each side."""
+    clocks: Clocks | None = None
+    """None where there is no NVML."""
 
 
 class Measurement(Frozen):
@@ -195,20 +219,35 @@ class Measurement(Frozen):
 
     protocol: Protocol
     eager: Timing
-    """As called from Python: launch overhead included."""
+    """As called from Python, call by call, the host running ahead of the device (`protocol` pkb: not ahead)."""
     device: Timing | None = None
-    """Launch-free: CUDA-graph replay. None where it cannot be had; `device_note` says why."""
+    """Without launches: CUDA-graph replay. None where it cannot be had; `device_note` says why."""
     device_note: str = ""
     sol_us: float | None = None
-    """Roofline floor from datasheet peaks; None where this machine's peaks are unknown."""
+    """Roofline floor that no time may beat; None where this machine's peaks are unknown."""
     bound_by: str = ""
     """What binds the floor: `link in`, `link out`, `HBM`, `FLOPs`."""
+    sol_from: FloorSource = "datasheet"
+    """Whose peaks the floor is made of; `calibration` where there is no datasheet."""
+    achievable_us: float | None = None
+    """The same work at the rates that `ringsmith doctor --calibrate` measured on this machine, not a strict bound: None
+    if it never ran here."""
+    achievable_bound_by: str = ""
+    """As `bound_by`, or `latency`."""
 
     @property
     def sol_fraction(self) -> float | None:
         """How much of the floor is reached, from the best latency known."""
+        return self._fraction(self.sol_us)
+
+    @property
+    def achievable_fraction(self) -> float | None:
+        """How much is reached of what measured rates allow, from the best latency known."""
+        return self._fraction(self.achievable_us)
+
+    def _fraction(self, least_us: float | None) -> float | None:
         timing = self.device or self.eager
-        return self.sol_us / timing.candidate.median_us if self.sol_us else None
+        return least_us / timing.candidate.median_us if least_us else None
 
 
 class Environment(Frozen):
@@ -251,7 +290,8 @@ class Evaluation(Frozen):
     log: str = ""
     """Compiler output or other text that is not a rank's."""
     stage_s: dict[str, float] = Field(default_factory=dict)
-    """Seconds spent in each stage; `start` is what comes before the first: waiting for the session's processes."""
+    """Seconds spent in each stage; `start` is what comes before the first, waiting for the session's processes, and
+    `cleanup` what comes after the last: killing the candidate's ranks and looking after the devices."""
     device_s: float = 0.0
     """Seconds x devices under lease."""
     environment: Environment

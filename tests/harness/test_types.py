@@ -101,7 +101,8 @@ def test_the_floor_is_compared_with_the_best_latency_known():
     measured = Measurement(protocol="ringsmith", eager=TIMING, sol_us=2.0, bound_by="HBM")
     assert measured.sol_fraction == 0.2
     assert measured.model_copy(update={"device": fast}).sol_fraction == 0.4
-    assert MEASUREMENT.sol_fraction is None
+    assert MEASUREMENT.sol_fraction is None and MEASUREMENT.achievable_fraction is None
+    assert measured.model_copy(update={"achievable_us": 4.0, "device": fast}).achievable_fraction == 0.8
 
 
 def test_an_evaluation_survives_json():
