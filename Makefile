@@ -23,7 +23,12 @@ test: install
 	@echo "==> import contracts"
 	$(BIN)/lint-imports --no-cache
 	@echo "==> tests"
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
+	@echo "==> a hundred kills at random"
+	$(BIN)/pytest -m slow -n 0
+	@echo "==> benchmark: seconds per verdict on this machine (printed, never judged)"
+	@mkdir -p build
+	$(BIN)/python -m harness.benchmark speed --platform cpu >build/benchmark-cpu.json
 
 install: $(VENV)/.installed
 

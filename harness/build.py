@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness import cache, diagnosis, policy
+from harness import cache, diagnosis, machine, policy
 from harness.errors import HarnessError
 from harness.processes import Processes
 from harness.progress import Phase
-from harness.ranks import checked_error
+from harness.ranks import RankSet, checked_error
 from harness.types import BuildReport, Candidate, Limits, Stage, Verdict
 
+_CORES_PER_BUILD = 8
 _COMPILED = ("kit.build", "load_inline", "compile_cuda_extension")
 """Names in a candidate that mean a compiler will run."""
+
+
+@dataclass
+class _Running:
+    """A build that has been begun."""
+
+    ranks: RankSet
+    since: float
 
 
 class Builds:
@@ -24,17 +34,36 @@ class Builds:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._reports: dict[str, BuildReport] = {}
+        self._queue: list[Candidate] = []
+        self._running: dict[str, _Running] = {}
+
+    def ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Begin to build what will be asked for, a few at a time while evaluations go on. On a machine of a few cores
+        nothing is built ahead: ranks are timed on them."""
+        self._queue = [c for c in candidates if c.hash not in self._reports and policy.violation(c.source) is None]
+        self._top_up()
+
+    def _top_up(self) -> None:
+        at_once = (machine.cpu().cores - 2 * self._processes.world_size) // _CORES_PER_BUILD
+        while self._queue and len(self._running) < at_once:
+            candidate = self._queue.pop(0)
+            if candidate.hash not in self._running and candidate.hash not in self._reports:
+                self._running[candidate.hash] = _begin(self._processes, candidate)
 
     def build(self, candidate: Candidate) -> BuildReport:
         """No lease, no device. Raises HarnessError if a compiler is needed and missing."""
         if (found := policy.violation(candidate.source)) is not None:
             return BuildReport(candidate=candidate.hash, verdict=Verdict.policy, summary=found)
+        self._top_up()
         if candidate.hash not in self._reports:
             if any(name in candidate.source for name in _COMPILED):
                 # Asked here, because a rank that says so cannot be believed: a missing compiler is not its fault.
                 self._processes.platform.compile_command(Path("source"), Path("output"), [])
                 _check_cache()
-            report = _build(self._processes, candidate)
+            running = self._running.pop(candidate.hash, None)
+            if running is not None and not running.ranks.alive:
+                running = None  # ended with the session's processes, after a fault of ours
+            report = _finish(self._processes, candidate, running or _begin(self._processes, candidate))
             if report.verdict is Verdict.timeout:
                 return report  # may have been the machine's fault: not remembered
             self._reports[candidate.hash] = report
@@ -63,13 +92,19 @@ def load_deadline(limits: Limits) -> Callable[[Phase], float]:
     return lambda phase: limits.build_s if phase is Phase.building else limits.load_s
 
 
-def _build(processes: Processes, candidate: Candidate) -> BuildReport:
-    started = time.monotonic()
+def _begin(processes: Processes, candidate: Candidate) -> _Running:
+    since = time.monotonic()
     ranks = processes.spawn("build", 1)
+    path = write_candidate(ranks.scratch, candidate)
+    ranks.begin("build", {"path": str(path)})
+    return _Running(ranks, since)
+
+
+def _finish(processes: Processes, candidate: Candidate, running: _Running) -> BuildReport:
+    ranks = running.ranks
     try:
-        path = write_candidate(ranks.scratch, candidate)
-        outcome = ranks.ask("build", {"path": str(path)}, deadline_s=load_deadline(processes.limits))
-        seconds = time.monotonic() - started
+        outcome = ranks.wait(load_deadline(processes.limits))
+        seconds = time.monotonic() - running.since
         if outcome.ok:
             reply = outcome.replies[0]
             built = tuple(str(name) for name in reply["built"])

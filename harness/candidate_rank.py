@@ -44,6 +44,7 @@ class CandidateRank:
             "attach": state.attach,
             "load": self._load,
             "inputs": self._inputs,
+            "rotate": self._rotate,
             "call": self._call,
             "time": self._time,
             "last": self._last_output,
@@ -87,8 +88,12 @@ class CandidateRank:
         progress.complete()
         return reply
 
+    def _rotate(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._state.rotate(self._slots, message["copies"])
+        return {}
+
     def _run_slot(self, i: int) -> None:
-        self._last = self._solution(*self._slots[i % len(self._slots)])
+        self._last = self._solution(*self._state.arguments(i))
 
     def _time(self, message: dict[str, Any]) -> dict[str, Any]:
         progress = self._state.progress
@@ -105,6 +110,7 @@ class CandidateRank:
     def _profile(self, message: dict[str, Any]) -> dict[str, Any]:
         progress = self._state.progress
         progress.enter(Phase.calling)
+        self._state.rotate(self._slots, 1)
         state = kit._bound()
         state.profiling = True
         with torch.no_grad():

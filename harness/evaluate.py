@@ -6,11 +6,13 @@ with Sandbox("cpu", world_size=2) as sandbox:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
+from harness import calibration
 from harness.build import Builds
+from harness.calibration import Calibration
 from harness.errors import SandboxError, UsageError
 from harness.processes import Processes
 from harness.stages import OnStage, Run
@@ -72,11 +74,17 @@ class Sandbox:
         """Policy gate and build stage: no lease, no device."""
         return self._with_retry(lambda: self._builds.build(candidate))
 
-    def evaluate(self, request: Request, on_stage: OnStage | None = None) -> Evaluation:
-        """All stages up to timing (or correctness, if `request.timing` is false), stopping at the first failure."""
+    def build_ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Begin to build candidates that will be evaluated, where that disturbs no timing."""
+        self._builds.ahead(candidates)
+
+    def evaluate(self, request: Request, on_stage: OnStage | None = None, *, last: bool = False) -> Evaluation:
+        """All stages up to timing (or correctness, if `request.timing` is false), stopping at the first failure.
+
+        Afterwards ranks for another candidate come up in the background, unless this is the `last` one."""
 
         def attempt() -> Evaluation:
-            run = self._run(request, on_stage)
+            run = self._run(request, on_stage, refill=not last)
             return run.finish(run.stages)
 
         return self._with_retry(attempt)
@@ -88,7 +96,7 @@ class Sandbox:
         Raises CandidateFailedError if the candidate does not get through a correctness trial."""
 
         def attempt() -> tuple[Profile, float]:
-            run = self._run(request.model_copy(update={"timing": False, "trials": 1}), None)
+            run = self._run(request.model_copy(update={"timing": False, "trials": 1}), None, refill=True)
             profiles: list[Profile] = []
             evaluation = run.finish(lambda: profiles.append(run.profile(folder)))
             if not profiles:
@@ -105,6 +113,10 @@ class Sandbox:
             self._topology = self._processes.platform.topology(figures, self.world_size)
         return self._topology
 
+    def calibrate(self) -> Calibration:
+        """This machine's peaks as measured just now; `calibration.save` keeps them for later measurements."""
+        return self._with_retry(lambda: calibration.measure(self._processes))
+
     def inspect(self, entry: Entry, case: Case, dtype: str) -> Work:
         """The problem's work at a case. Raises ProblemError if it cannot run at this world size."""
         return self._with_retry(lambda: self._processes.inspect(entry, case, dtype))
@@ -113,13 +125,13 @@ class Sandbox:
         """What every Evaluation of this session says about where it ran."""
         return self._with_retry(self._processes.environment)
 
-    def _run(self, request: Request, on_stage: OnStage | None) -> Run:
+    def _run(self, request: Request, on_stage: OnStage | None, refill: bool) -> Run:
         if request.platform != self.platform_name or request.world_size != self.world_size:
             raise UsageError(
                 f"this sandbox has {self.world_size} ranks on {self.platform_name}; "
                 f"the request wants {request.world_size} on {request.platform}"
             )
-        return Run(self._processes, self._builds, request, on_stage)
+        return Run(self._processes, self._builds, request, on_stage, refill)
 
     def _measure(self) -> dict[str, float]:
         processes = self._processes
@@ -137,5 +149,5 @@ class Sandbox:
         try:
             return attempt()
         except SandboxError:
-            self.close()
+            self._processes.recover()
             return attempt()

@@ -22,6 +22,7 @@ from harness.wire import Channel, ChannelClosedError
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
+_MAX_FDS = 250  # of one message, as Linux has it
 _exit = os._exit  # a candidate may replace the module's
 
 
@@ -36,7 +37,7 @@ class ForkServer:
     def serve(self) -> None:
         try:
             while True:
-                message, fds = self._control.receive_with_fds(64)
+                message, fds = self._control.receive_with_fds(_MAX_FDS)
                 self._control.send(getattr(self, f"_{message['op']}")(message, fds))
         except ChannelClosedError:
             pass
@@ -68,16 +69,18 @@ class ForkServer:
         return {"illegal": reason, "work": work}
 
     def _spawn(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Fork one process per file descriptor; process i gets `fds[i]` as its channel."""
+        """Fork `world_size` processes; process i gets `fds[i]` as its channel and all get the rest: locks of a lease,
+        which a rank keeps until it has connected."""
         # The store's socket is bound before the fork: no rank can lose a race for the port.
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
         pids: dict[int, int] = {}
-        for rank in range(len(fds)):
+        world_size = message["world_size"]
+        for rank in range(world_size):
             pid = os.fork()
             if pid == 0:
-                self._child(message, rank, fds, listener)
+                self._child(message | {"locks": fds[world_size:]}, rank, fds[:world_size], listener)
             pids[pid] = rank
         listener.close()
         for fd in fds:

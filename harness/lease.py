@@ -15,6 +15,10 @@ FOLDER = Path("/tmp/ringsmith-leases")
 """The same for all users of the machine, whatever their TMPDIR: a lease protects devices, not accounts."""
 
 
+class BusyError(HarnessError):
+    """Somebody else has the devices."""
+
+
 class Lease:
     """Devices held together, in ascending order so that two holders cannot wait for each other."""
 
@@ -24,8 +28,10 @@ class Lease:
         """Seconds held so far, all holdings together; multiply by the number of devices for device-seconds."""
 
     @contextlib.contextmanager
-    def hold(self, wait_s: float = 3600.0) -> Iterator[None]:
-        """Wait for the devices, then keep them for the block. Raises HarnessError when the wait is over."""
+    def hold(self, wait_s: float = 3600.0) -> Iterator[tuple[int, ...]]:
+        """Wait for the devices, then keep them for the block. Raises BusyError when the wait is over.
+
+        Yields the locks' descriptors: a process that inherits copies keeps the devices until it has closed them."""
         deadline, files = time.monotonic() + wait_s, []
         try:
             for device in self.devices:
@@ -33,13 +39,13 @@ class Lease:
                 files.append(file)
                 while not _try_lock(file):
                     if time.monotonic() > deadline:
-                        raise HarnessError(
+                        raise BusyError(
                             f"{self.kind} device {device} stayed leased to another process for {wait_s:.0f} s"
                         )
                     time.sleep(0.02)
             started = time.monotonic()
             try:
-                yield
+                yield tuple(files)
             finally:
                 self.held_s += time.monotonic() - started
         finally:

@@ -1,75 +1,164 @@
-"""Timing seen from the supervisor: blocks of reference and candidate in alternation, maximum over ranks per call."""
+"""Timing seen from the supervisor: blocks of reference and candidate in alternation, slowest rank of every sample."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from harness.types import Latency, Ratio, Timing
+from harness.platforms import MAX_PRIME_US, Noise, Plan
+from harness.types import Clocks, Latency, Ratio, Timing
 
-_ORDER = "RCCRRCCRRCCR"  # ABBA: a drift of the machine falls on both alike
-BLOCKS = _ORDER.count("C")
+_ROUND = "RCCR"  # ABBA: a drift of the machine falls on both alike
+_MIN_ROUNDS, _MAX_ROUNDS = 3, 8
+_TIGHT = 0.005
+"""Half-width of the bootstrap interval, relative, at which more rounds are not worth their time."""
+_CAP_S = 1.0
+"""No further round is begun after this."""
 _BLOCK_S = 0.05
-_MIN_ITERATIONS, _MAX_ITERATIONS = 3, 100
+_MIN_SAMPLES, _MAX_SAMPLES = 3, 50
+_SAMPLE_US = 300.0
+"""Calls shorter than this are timed several at once."""
+MAX_CALLS = 10
+_OVERHEAD_US = 150.0
+"""Of a sample besides its calls and its priming: drain, flush, barrier."""
+_ATTEMPTS = 3
 _RESAMPLES = 400
 PKB_WARM_UP, PKB_ITERATIONS = 500, 100
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What NVML said during a block."""
+
+    sm_mhz: tuple[int, ...] = ()
+    slowdowns: frozenset[str] = frozenset()
+    disturbed: bool = False
+    """A thermal or hardware slowdown: the block does not count."""
+
+
+@dataclass(frozen=True)
 class Block:
-    """Times of one block: `times_us[rank][call]`."""
+    """Times of one block: `times_us[rank][sample]`, of one call."""
 
     times_us: Sequence[Sequence[float]]
+    host_us: Sequence[Sequence[float]] = ()
+    """`host_us[rank][sample]`: issuing one call; empty where that says nothing."""
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def slowest_us(self) -> list[float]:
-        """A sample is the slowest rank's time of one call, not the slowest rank's mean."""
-        return [max(call) for call in zip(*self.times_us, strict=True)]
+        """A sample is the slowest rank's time, not the slowest rank's mean."""
+        return [max(sample) for sample in zip(*self.times_us, strict=True)]
 
     @property
     def skew_us(self) -> list[float]:
-        return [max(call) - min(call) for call in zip(*self.times_us, strict=True)]
+        return [max(sample) - min(sample) for sample in zip(*self.times_us, strict=True)]
+
+    @property
+    def slowest_host_us(self) -> float | None:
+        return max(_median(rank) for rank in self.host_us) if all(self.host_us) and self.host_us else None
 
 
-TimeBlock = Callable[[int, float], Block]
-"""`(iterations, expected_us) -> Block` for one of the two sides."""
+TimeBlock = Callable[[Plan], Block]
+"""Times one block of one of the two sides."""
 
 
-def alternate(reference: TimeBlock, candidate: TimeBlock) -> Timing:
-    """Warm up, size the blocks by the slower side, then time both in ABBA order."""
+def alternate(reference: TimeBlock, candidate: TimeBlock, noise: Noise, calls: int | None = None) -> Timing:
+    """Warm up, size the blocks by the slower side, then time both in ABBA rounds until the ratio's interval is tight.
+
+    `calls` back to back in a sample: chosen by the length of a call unless given."""
     sides = {"R": reference, "C": candidate}
-    expected = {}
-    for side, time_block in sides.items():
-        first = max(time_block(_MIN_ITERATIONS, 0.0).slowest_us)
-        # The second warm-up block lasts about as long as a timed one: clocks and caches are as they will be.
-        expected[side] = _median(time_block(_iterations(first), first).slowest_us)
-    iterations = _iterations(max(expected.values()))
+    plan = _plan(sides, calls)
     blocks: dict[str, list[Block]] = {"R": [], "C": []}
-    for side in _ORDER:
-        blocks[side].append(sides[side](iterations, expected[side]))
-    return summarise(blocks["R"], blocks["C"])
+    began, repeated, rounds = time.monotonic(), 0, 0
+    while True:
+        for side in _ROUND:
+            block = sides[side](plan)
+            for _ in range(_ATTEMPTS - 1):
+                if not block.reading.disturbed:
+                    break
+                block, repeated = sides[side](plan), repeated + 1
+            blocks[side].append(block)
+        rounds += 1
+        if rounds < _MIN_ROUNDS:
+            continue
+        ratio = _ratio(blocks["R"], blocks["C"])
+        tight = ratio.high - ratio.low <= 2 * _TIGHT * ratio.value
+        if tight or rounds == _MAX_ROUNDS or time.monotonic() > began + _CAP_S:
+            return summarise(blocks["R"], blocks["C"], noise, plan.calls, repeated)
+
+
+def _plan(sides: dict[str, TimeBlock], calls: int | None) -> Plan:
+    """From two warm-up blocks of each side. The second lasts about as long as a timed one: clocks and caches are then
+    as they will be."""
+    call_us, host_us = {}, {}
+    for side, time_block in sides.items():
+        first = time_block(Plan(_MIN_SAMPLES, calls or 1, prime_us=300.0))
+        call_us[side], host_us[side] = _seen(first)
+    second = _sized(call_us, {side: min(us, 300.0) for side, us in host_us.items()}, calls)
+    for side, time_block in sides.items():
+        call_us[side], host_us[side] = _seen(time_block(second))
+    return _sized(call_us, host_us, second.calls)
+
+
+def _seen(block: Block) -> tuple[float, float]:
+    return _median(block.slowest_us), block.slowest_host_us or 0.0
+
+
+def _sized(call_us: dict[str, float], host_us: dict[str, float], calls: int | None) -> Plan:
+    """A block of about `_BLOCK_S` on the slower side; both sides get the same."""
+    slower, issuing = max(call_us.values()), max(host_us.values())
+    count = calls or max(1, min(MAX_CALLS, int(_SAMPLE_US / max(slower, 1.0))))
+    # Half as much again as the host needs: a rank whose host falls behind would make all others wait for it.
+    prime = min(MAX_PRIME_US, 100.0 + 1.5 * count * issuing)
+    samples = int(_BLOCK_S * 1e6 / (count * slower + prime + _OVERHEAD_US))
+    return Plan(max(_MIN_SAMPLES, min(_MAX_SAMPLES, samples)), count, prime, expected_us=slower)
 
 
 def pkb(reference: TimeBlock, candidate: TimeBlock) -> Timing:
     """PKB's method: 500 warm-up and 100 back-to-back calls, mean per rank, slowest rank; one side after the other."""
     found = []
     for time_block in (reference, candidate):
-        expected = max(time_block(PKB_WARM_UP, 0.0).slowest_us)
-        block = time_block(PKB_ITERATIONS, expected)
+        expected = max(time_block(Plan(PKB_WARM_UP)).slowest_us)
+        block = time_block(Plan(PKB_ITERATIONS, expected_us=expected))
         means = [sum(times) / len(times) for times in block.times_us]
-        samples = block.slowest_us
-        found.append(_latency(samples, block.skew_us).model_copy(update={"median_us": max(means)}))
+        found.append(_latency([block]).model_copy(update={"median_us": max(means)}))
     ratio = found[0].median_us / found[1].median_us
-    return Timing(reference=found[0], candidate=found[1], speedup=Ratio(value=ratio, low=ratio, high=ratio))
+    return Timing(reference=found[0], candidate=found[1], speedup=Ratio(value=ratio, low=ratio, high=ratio), blocks=1)
 
 
-def _iterations(call_us: float) -> int:
-    return max(_MIN_ITERATIONS, min(_MAX_ITERATIONS, int(_BLOCK_S * 1e6 / max(call_us, 1.0))))
+def summarise(
+    reference: list[Block], candidate: list[Block], noise: Noise, calls: int = 1, repeated: int = 0
+) -> Timing:
+    """Latencies, and the ratio of medians with its interval."""
+    ref, cand, ratio = _latency(reference), _latency(candidate), _ratio(reference, candidate)
+    unseen = noise.relative + noise.absolute_us / min(ref.median_us, cand.median_us)
+    low = math.hypot(ratio.value / ratio.low - 1, unseen)
+    high = math.hypot(ratio.high / ratio.value - 1, unseen)
+    readings = [block.reading for block in (*reference, *candidate) if block.reading.sm_mhz]
+    clocks = None
+    if readings:
+        clocks = Clocks(
+            sm_mhz_low=min(min(r.sm_mhz) for r in readings),
+            sm_mhz_high=max(max(r.sm_mhz) for r in readings),
+            slowdowns=tuple(sorted(frozenset().union(*(r.slowdowns for r in readings)))),
+            repeated_blocks=repeated,
+        )
+    return Timing(
+        reference=ref,
+        candidate=cand,
+        speedup=Ratio(value=ratio.value, low=ratio.value / (1 + low), high=ratio.value * (1 + high)),
+        calls=calls,
+        blocks=len(candidate),
+        clocks=clocks,
+    )
 
 
-def summarise(reference: list[Block], candidate: list[Block]) -> Timing:
-    """Latencies and ratio of medians with a bootstrap interval: pairs of blocks are drawn with replacement, then
-    samples within each, so that both drift between blocks and noise within them count."""
+def _ratio(reference: list[Block], candidate: list[Block]) -> Ratio:
+    """Ratio of medians; its interval by bootstrap: pairs of blocks are drawn with replacement, then samples within
+    each, so that both drift between blocks and noise within them count."""
     import numpy as np
 
     ref = [np.array(b.slowest_us) for b in reference]
@@ -82,24 +171,22 @@ def summarise(reference: list[Block], candidate: list[Block]) -> Timing:
             [random.choice(blocks[i], len(blocks[i])) for i in pairs]
         )
         ratios.append(np.median(draw(ref)) / np.median(draw(cand)))
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    value = np.median(np.concatenate(ref)) / np.median(np.concatenate(cand))
-    return Timing(
-        reference=_latency(np.concatenate(ref).tolist(), [s for b in reference for s in b.skew_us]),
-        candidate=_latency(np.concatenate(cand).tolist(), [s for b in candidate for s in b.skew_us]),
-        speedup=Ratio(value=float(value), low=min(float(low), float(value)), high=max(float(high), float(value))),
-    )
+    low, high = (float(edge) for edge in np.percentile(ratios, [2.5, 97.5]))
+    value = float(np.median(np.concatenate(ref)) / np.median(np.concatenate(cand)))
+    return Ratio(value=value, low=min(low, value), high=max(high, value))
 
 
-def _latency(samples: list[float], skews: list[float]) -> Latency:
-    ordered = sorted(samples)
+def _latency(blocks: list[Block]) -> Latency:
+    ordered = sorted(sample for block in blocks for sample in block.slowest_us)
+    host = [us for block in blocks if (us := block.slowest_host_us) is not None]
     return Latency(
         median_us=_median(ordered),
         p10_us=ordered[int(0.1 * (len(ordered) - 1))],
         p90_us=ordered[int(0.9 * (len(ordered) - 1))],
         min_us=ordered[0],
         samples=len(ordered),
-        skew_us=_median(skews),
+        skew_us=_median([skew for block in blocks for skew in block.skew_us]),
+        host_us=_median(host) if host else None,
     )
 
 

@@ -1,14 +1,19 @@
-"""The processes of one session: fork server, long-lived reference ranks, sets of candidate ranks; and the devices they
-may use. Imports no torch."""
+"""The processes of one session: fork server, long-lived reference ranks, the next candidate's ranks brought up ahead of
+time; and the devices they may use. Imports no torch."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
-from harness import cache, diagnosis, machine, platforms
+from harness import cache, diagnosis, machine, measure, platforms
+from harness.clocks import Clocks
 from harness.errors import SandboxError
-from harness.lease import Lease, free_devices
+from harness.lease import BusyError, Lease, free_devices
 from harness.platforms import cuda
 from harness.ranks import Nursery, Outcome, RankSet
 from harness.types import Environment, Limits, PlatformName, Stage
@@ -19,6 +24,9 @@ _PASSED_ON = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONP
 """Environment variables that ranks inherit; nothing else of the user's reaches them."""
 
 
+_PROBE_S = 10.0
+
+
 class Processes:
     """Started when first needed: a request that cannot be costs none. Not thread-safe."""
 
@@ -27,19 +35,32 @@ class Processes:
         self.platform = platforms.get(platform)
         self._started: Nursery | None = None
         self._reference: RankSet | None = None
+        self._warm: RankSet | None = None
+        """The next candidate's ranks, told to connect."""
         self._prepared: tuple[int, Case, str] | None = None
         """What the reference ranks are set up for."""
         self._lease: Lease | None = None
+        self._clocks: Clocks | None = None
         self._work: dict[tuple[int, str, str], Work] = {}
 
     def close(self) -> None:
         """End them all. Safe to call twice; the next use starts fresh ones."""
-        if self._reference is not None:
-            self._reference.forget()
-            self._reference = None
+        self._reference = self._warm = None
         if self._started is not None:
             self._started.close()
             self._started = None
+
+    def recover(self) -> None:
+        """After a fault of ours: end all ranks, and the fork server too if it is not well."""
+        try:
+            for ranks in (self._reference, self._warm):
+                if ranks is not None:
+                    ranks.kill()
+            self._reference = self._warm = None
+            if self._started is not None:
+                self._started.check()
+        except SandboxError:
+            self.close()
 
     @property
     def _nursery(self) -> Nursery:
@@ -89,7 +110,7 @@ class Processes:
                 self._lease = Lease("cuda", (free if len(free) >= self.world_size else there)[: self.world_size])
         return self._lease
 
-    def spawn(self, role: str, world_size: int | None = None) -> RankSet:
+    def spawn(self, role: str, world_size: int | None = None, locks: Sequence[int] = ()) -> RankSet:
         """New processes in a role (see `harness.rank`), as many as the session has ranks unless given."""
         environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
         environment |= {
@@ -102,17 +123,93 @@ class Processes:
             environment[cuda.ARCH_VARIABLE] = cuda.architecture()
             if role != "build":
                 environment |= cuda.rank_environment(self.lease().devices)
-        return self._nursery.spawn(
-            role, world_size or self.world_size, {"platform": self.platform.name, "environment": environment}
-        )
+        settings = {"platform": self.platform.name, "environment": environment}
+        return self._nursery.spawn(role, world_size or self.world_size, settings, locks)
+
+    # -- ranks that hold devices: brought up ahead of time, waited for when they are needed ----------------------------
+
+    def warm_up(self) -> None:
+        """Begin to bring up what the next evaluation needs, unless it is there or somebody else has the devices.
+        Returns at once; the new processes hold the lease until they are ready."""
+        if self._reference is None or self._warm is None:
+            with contextlib.suppress(BusyError), self.lease().hold(wait_s=0) as locks:
+                self.bring_up(locks)
+
+    def bring_up(self, locks: Sequence[int] = ()) -> None:
+        """The same under the lease. With its descriptors in `locks` the new processes keep it until they are ready."""
+        if self._reference is None:
+            self._reference, self._prepared = self._begin("reference", locks), None
+        if self._warm is None:
+            self._warm = self._begin("candidate", locks)
+
+    def _begin(self, role: str, locks: Sequence[int] = ()) -> RankSet:
+        ranks = self.spawn(role, locks=locks)
+        ranks.begin("connect", {"limit_s": math.ceil(self.limits.start_s)})
+        return ranks
+
+    def _connected(self, ranks: RankSet) -> Outcome | None:
+        """What came of the connecting that `_begin` began; None if that has been heard already."""
+        return ranks.wait(self.limits.start_s) if ranks.waiting else None
+
+    def ready(self) -> float:
+        """Wait for what is being brought up ahead, so that it has let go of the lease. Returns for how many seconds it
+        had it."""
+        held_s = [0.0]
+        if self._reference is not None and (outcome := self._connected(self._reference)):
+            replies = self.expect(outcome, "starting the reference ranks").replies
+            held_s += [reply["seconds"] for reply in replies]
+        if self._warm is not None and (outcome := self._connected(self._warm)):
+            held_s += [reply["seconds"] for reply in outcome.replies]
+            if not outcome.ok:
+                self._warm.kill()
+                self._warm = None
+        return max(held_s)
 
     def reference(self) -> RankSet:
-        """The reference ranks, started if there are none."""
+        """The reference ranks, connected; call under the lease. Started if there are none."""
         if self._reference is None:
-            ranks = self.spawn("reference")
-            self._reference, self._prepared = ranks, None
-            self.expect(ranks.ask("connect", {}, deadline_s=self.limits.start_s), "starting the reference ranks")
-        return self._reference
+            self._reference, self._prepared = self._begin("reference"), None
+        ranks = self._reference
+        if outcome := self._connected(ranks):
+            self.expect(outcome, "starting the reference ranks")
+        return ranks
+
+    def candidate(self, exchange: Path) -> RankSet:
+        """Connected ranks for one candidate, attached to the exchange files in a folder; call under the lease. The
+        caller kills them. A set that died while it waited is replaced."""
+        said = ""
+        for _ in range(2):
+            ranks, self._warm = self._warm or self._begin("candidate"), None
+            outcome = self._connected(ranks)
+            if outcome is None or outcome.ok:
+                outcome = ranks.ask("attach", {"folder": str(exchange)}, deadline_s=self.limits.start_s)
+            if outcome.ok:
+                return ranks
+            # Nothing of a candidate has run in them: this is ours.
+            logs = [ranks.log(rank) for rank in range(ranks.world_size)]
+            _, summary, _ = diagnosis.judge_failure(outcome, Stage.load, logs)
+            said = f"{summary}\n{''.join(logs)[-2000:]}"
+            ranks.kill()
+        raise SandboxError(f"starting the candidate's ranks failed: {said}")
+
+    def read_clocks(self) -> measure.Reading:
+        """Clocks of the leased GPUs now; empty on cpu."""
+        if self.platform.name == "cpu":
+            return measure.Reading()
+        if self._clocks is None:
+            self._clocks = Clocks(self.lease().devices)
+        return self._clocks.read()
+
+    def refill(self, locks: Sequence[int]) -> None:
+        """After an evaluation, under its lease: see whether the devices are as they were, and begin to bring up ranks
+        for the next candidate. What fails here is the next evaluation's to repair."""
+        message = {"value": 1 + secrets.randbelow(100)}  # not what the last probe left there
+        with contextlib.suppress(SandboxError):
+            if self._reference is not None and not self._reference.ask("probe", message, deadline_s=_PROBE_S).ok:
+                self._reference.kill()
+                self._reference = None
+            if locks:
+                self.bring_up(locks)
 
     def prepare(self, entry: Entry, case: Case, dtype: str) -> RankSet:
         """The reference ranks, set up for a problem."""

@@ -6,12 +6,15 @@ Roles: `reference` (trusted, long-lived), `candidate` (untrusted, used once), `b
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from torch._C._distributed_c10d import TCPStore
 from harness import platforms
 from harness.errors import HarnessError
 from harness.exchange import Exchange
-from harness.platforms import Platform
+from harness.platforms import Plan, Platform
 from harness.progress import Progress, ProgressBoard
 from harness.wire import Channel, ChannelClosedError
 
@@ -42,9 +45,15 @@ class Rank:
         self.device: torch.device | None = None
         self.exchange: dict[str, Exchange] = {}
         self._listener = listener
+        self._rotation: list[tuple[Any, ...]] = []
 
-    def connect(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Context, process group, first rendezvous."""
+    def connect(self, message: dict[str, Any], then: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Context, process group, first rendezvous, `then`. Reply: `seconds` that it took.
+
+        May run long before anybody asks for its outcome, and meanwhile this process holds the lease: it ends itself if
+        it gets stuck."""
+        signal.alarm(message["limit_s"])
+        began = time.monotonic()
         port = self._listener.getsockname()[1]
         os.environ |= {
             "RANK": str(self.rank),
@@ -63,8 +72,25 @@ class Rank:
         self.device = self.platform.start(self.rank, self.world_size, store)
         self._memory = self.platform.symmetric(4096, sequence=0)
         self.align = self._memory.barrier
+        self.probe({"value": 1})  # the first collective and the first kernels are slow too
+        then()
+        signal.alarm(0)
+        for lock in self.settings["locks"]:
+            os.close(lock)
+        return {"seconds": time.monotonic() - began}
+
+    def probe(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A kernel, a copy to each peer and a collective. Raises if device, links or process group do not work."""
+        value, ranks = message["value"], range(self.world_size)
+        sent = torch.full((64,), value + self.rank, dtype=torch.uint8, device=self.device)
         self.align()
-        self.platform.synchronize()
+        for peer in self._memory.peers:
+            peer[64 * self.rank : 64 * (self.rank + 1)].copy_(sent)
+        self.align()
+        total = self._memory.local[: 64 * self.world_size].long().sum()
+        torch.distributed.all_reduce(total)
+        if int(total) != 64 * self.world_size * sum(value + rank for rank in ranks):
+            raise HarnessError("copies between devices arrive wrong")
         return {}
 
     def attach(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -73,22 +99,50 @@ class Rank:
             self.exchange[name] = Exchange(Path(message["folder"]) / f"{name}.{self.rank}")
         return {}
 
+    def rotate(self, slots: dict[int, tuple[Any, ...]], copies: int) -> None:
+        """Timed calls go round these slots and `copies - 1` clones of each: no call finds in a cache what another has
+        just read. Call i has the values of slot i modulo the number of slots."""
+        self.platform.forget()
+        self._rotation = [slots[slot] for slot in sorted(slots)]
+        self._rotation += [_clone(arguments) for _ in range(copies - 1) for arguments in self._rotation]
+
+    def arguments(self, i: int) -> tuple[Any, ...]:
+        """Of the i-th timed call."""
+        return self._rotation[i % len(self._rotation)]
+
     def time(self, call: Callable[[int], Any], message: dict[str, Any]) -> dict[str, Any]:
-        """One block of timed calls; `call(i)` makes the i-th. Reply: `times_us`, or `not_capturable`."""
-        tick = self.progress.touch
-        mode, iterations = message["mode"], message["iterations"]
-        if mode == "steady":
-            return {"times_us": self.platform.time_steady(call, iterations, tick)}
-        timer = self.platform.time_eager if mode == "eager" else self.platform.time_device
+        """One block of timed calls; `call(i)` makes the i-th. Reply: `times_us` and `host_us`, or `not_capturable`."""
+        tick, plan = self.progress.touch, Plan(**message["plan"])
+        allowed, core = os.sched_getaffinity(0), self.platform.core(self.rank, self.world_size)
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+        gc.disable()
         try:
-            return {"times_us": timer(call, iterations, self.align, tick)}
+            if message["mode"] == "steady":
+                return {"times_us": self.platform.time_steady(call, plan.samples, tick), "host_us": []}
+            timer = self.platform.time_eager if message["mode"] == "eager" else self.platform.time_device
+            return asdict(timer(call, plan, self.align, tick))
         except platforms.NotCapturableError as error:
             return {"not_capturable": str(error)}
+        finally:
+            gc.enable()
+            os.sched_setaffinity(0, allowed)
+
+
+def _clone(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, (tuple, list)):
+        return type(value)(_clone(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _clone(item) for key, item in value.items()}
+    return value
 
 
 def main(settings: dict[str, Any], rank: int, channel: Channel, listener: socket.socket) -> None:
     """Entry after the fork. Returns when the supervisor closes the channel."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.environ.clear()
     os.environ |= settings["environment"] | {"HOME": settings["scratch"], "TMPDIR": settings["scratch"]}
     os.environ["RINGSMITH_SYMMETRIC"] = settings["scratch"]

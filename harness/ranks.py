@@ -43,6 +43,7 @@ class Nursery:
         self.scratch = _SCRATCH_ROOT / f"ringsmith-{os.getpid()}-{secrets.token_hex(3)}"
         self.scratch.mkdir(mode=0o700)
         self._sets = 0
+        self.living: set[RankSet] = set()
         self._control, theirs = pair()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
         self._log = (self.scratch / "forkserver.log").open("wb")
@@ -76,6 +77,12 @@ class Nursery:
                 f"the fork server failed ({type(error).__name__}): {tail or 'it said nothing'}"
             ) from None
 
+    def check(self) -> None:
+        """Raises SandboxError if the fork server does not answer or its folder is gone."""
+        self._ask({"op": "hello"}, timeout_s=10)
+        if not self.scratch.is_dir():
+            raise SandboxError("the scratch folder is gone")
+
     def inspect(self, problem: int, case: str, sizes: dict[str, int], world_size: int, dtype: str) -> dict[str, Any]:
         """`illegal` (why the problem cannot run so, or None) and `work`, from the problem's own code."""
         return self._ask(
@@ -86,8 +93,9 @@ class Nursery:
             timeout_s=120,
         )  # fmt: skip
 
-    def spawn(self, role: str, world_size: int, settings: dict[str, Any]) -> RankSet:
-        """Fork `world_size` processes that run `harness.rank` in the given role."""
+    def spawn(self, role: str, world_size: int, settings: dict[str, Any], locks: Sequence[int] = ()) -> RankSet:
+        """Fork `world_size` processes that run `harness.rank` in the given role. They get copies of the descriptors in
+        `locks` and close them once connected."""
         _ = self.versions
         self._sets += 1
         name = f"{role}-{self._sets}"
@@ -102,7 +110,7 @@ class Nursery:
             "op": "spawn", "set": name, "role": role, "world_size": world_size, "scratch": str(scratch),
         }  # fmt: skip
         try:
-            pids = self._ask(message, tuple(s.fileno() for s in theirs))["pids"]
+            pids = self._ask(message, (*(s.fileno() for s in theirs), *locks))["pids"]
         except SandboxError:
             for channel in channels:
                 channel.close()
@@ -110,7 +118,9 @@ class Nursery:
         finally:
             for sock in theirs:
                 sock.close()
-        return RankSet(self, name, scratch, list(channels), pids, board)
+        ranks = RankSet(self, name, scratch, list(channels), pids, board)
+        self.living.add(ranks)
+        return ranks
 
     def exits(self, name: str, closed: Sequence[int]) -> dict[int, int]:
         reply = self._ask({"op": "exited", "set": name, "closed": list(closed)})
@@ -123,6 +133,8 @@ class Nursery:
 
     def close(self) -> None:
         """Kill everything. Closing the control socket is enough: the fork server then kills all it ever forked."""
+        for ranks in list(self.living):
+            ranks.forget()
         self._control.close()
         try:
             self._process.wait(30)
@@ -177,6 +189,16 @@ class Outcome:
         return [r.reply for r in self.ranks if r.reply is not None]
 
 
+@dataclass
+class _Begun:
+    """A request whose answers have not been collected."""
+
+    nonce: str
+    pending: dict[int, int] = field(default_factory=dict)
+    """Descriptor of a rank's channel -> rank."""
+    closed: list[int] = field(default_factory=list)
+
+
 class RankSet:
     """Processes that answer requests together. After a failure the set is spent: kill it."""
 
@@ -185,12 +207,18 @@ class RankSet:
     ) -> None:
         self._nursery, self.name, self.scratch = nursery, name, scratch
         self._channels, self.pids, self._board = channels, pids, board
-        self._asked = 0
+        self._begun: _Begun | None = None
         self.alive = True
+        """Whether it can be asked: nobody has ended it or its nursery."""
 
     @property
     def world_size(self) -> int:
         return len(self.pids)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something was begun whose answers nobody has collected."""
+        return self._begun is not None
 
     def ask(
         self,
@@ -199,35 +227,35 @@ class RankSet:
         *,
         deadline_s: Callable[[Phase], float] | float,
     ) -> Outcome:
-        """Send one request to every rank and collect the answers.
+        """Send one request to every rank and collect the answers; see `wait` for the deadline."""
+        self.begin(op, payloads)
+        return self.wait(deadline_s)
 
-        `deadline_s` is how long the set may go without any progress word changing: a number, or a function of the
-        slowest rank's phase (a rank that compiles gets longer)."""
-        self._asked += 1
+    def begin(self, op: str, payloads: Sequence[dict[str, Any]] | dict[str, Any]) -> None:
+        """Send one request to every rank; `wait` collects the answers."""
         # A reply must carry its request's nonce: a late or forged one is not taken for the next answer.
-        nonce = secrets.token_hex(8)
+        begun = _Begun(secrets.token_hex(8))
         per_rank = [payloads] * self.world_size if isinstance(payloads, dict) else list(payloads)
-        outcomes = [RankOutcome(rank) for rank in range(self.world_size)]
-        pending: dict[int, int] = {}
-        closed: list[int] = []
         for rank, payload in enumerate(per_rank):
             try:
-                self._channels[rank].send({**payload, "op": op, "nonce": nonce})
-                pending[self._channels[rank].fileno()] = rank
+                self._channels[rank].send({**payload, "op": op, "nonce": begun.nonce})
+                begun.pending[self._channels[rank].fileno()] = rank
             except ChannelClosedError:
-                closed.append(rank)
+                begun.closed.append(rank)
+        self._begun = begun
+
+    def wait(self, deadline_s: Callable[[Phase], float] | float) -> Outcome:
+        """The answers to what was begun.
+
+        `deadline_s` is how long, from now on, the set may go without any progress word changing: a number, or a
+        function of the slowest rank's phase (a rank that compiles gets longer)."""
+        assert self._begun is not None, "nothing was begun"
+        nonce, pending, closed = self._begun.nonce, self._begun.pending, self._begun.closed
+        self._begun = None
+        outcomes = [RankOutcome(rank) for rank in range(self.world_size)]
         started_ns = last_ns = time.monotonic_ns()
         failed_at: float | None = time.monotonic() if closed else None
         while pending:
-            now = time.monotonic()
-            words = [self._board.read(rank) for rank in pending.values()]
-            last_ns = max([last_ns, started_ns, *(w.at_ns for w in words if w.at_ns <= time.monotonic_ns())])
-            limit = deadline_s if isinstance(deadline_s, (int, float)) else max(deadline_s(w.phase) for w in words)
-            if failed_at is not None and now > failed_at + _GRACE_S:
-                break
-            # Words belong to the rank: one that keeps writing them would never be silent, so there is an end anyway.
-            if now > last_ns / 1e9 + limit or now > started_ns / 1e9 + _LONGEST * limit:
-                break
             for fd in readable(list(pending), 0.05):
                 rank = pending[fd]
                 outcome = outcomes[rank]
@@ -239,15 +267,26 @@ class RankSet:
                     continue
                 except (ChannelClosedError, GarbledError):
                     closed.append(rank)
-                    failed_at = failed_at or now
+                    failed_at = failed_at or time.monotonic()
                     del pending[fd]
                     continue
                 del pending[fd]
                 if answer.get("error") is not None:
                     outcome.error = checked_error(answer["error"])
-                    failed_at = failed_at or now
+                    failed_at = failed_at or time.monotonic()
                 else:
                     outcome.reply = answer
+            if not pending:
+                break
+            now = time.monotonic()
+            words = [self._board.read(rank) for rank in pending.values()]
+            last_ns = max([last_ns, started_ns, *(w.at_ns for w in words if w.at_ns <= time.monotonic_ns())])
+            limit = deadline_s if isinstance(deadline_s, (int, float)) else max(deadline_s(w.phase) for w in words)
+            if failed_at is not None and now > failed_at + _GRACE_S:
+                break
+            # Words belong to the rank: one that keeps writing them would never be silent, so there is an end anyway.
+            if now > last_ns / 1e9 + limit or now > started_ns / 1e9 + _LONGEST * limit:
+                break
         if closed:
             statuses = self._nursery.exits(self.name, closed)
             for rank in closed:
@@ -294,6 +333,7 @@ class RankSet:
     def forget(self) -> None:
         """Let go of the ranks: with their channels closed they leave by themselves, at the latest with the nursery."""
         self.alive = False
+        self._nursery.living.discard(self)
         for channel in self._channels:
             channel.close()
         self._board.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from harness import peaks
 from harness.errors import HarnessError
 from harness.exchange import MalformedError, structure_error
 from harness.numerics import compare
@@ -32,15 +33,26 @@ class ReferenceRank:
         self._case = Case("", {})
         self._dtype = torch.float32
         self._slots: dict[int, _Slot] = {}
+        self._last: Any = None
+        self._communicators = 1
         self.handlers: dict[str, Handler] = {
-            "connect": state.connect,
+            "connect": self._connect,
             "attach": state.attach,
             "setup": self._setup,
             "inputs": self._inputs,
+            "rotate": self._rotate,
             "check": self._check,
             "time": self._time,
             "measure": self._measure,
+            "probe": state.probe,
+            "calibrate": self._calibrate,
         }
+
+    def _connect(self, message: dict[str, Any]) -> dict[str, Any]:
+        def then() -> None:
+            self._communicators = self._state.platform.communicators()
+
+        return self._state.connect(message, then)
 
     def _setup(self, message: dict[str, Any]) -> dict[str, Any]:
         """Choose problem, case and dtype; forget the former ones' slots."""
@@ -92,18 +104,39 @@ class ReferenceRank:
         )
         return {"structure": None, "mismatches": [to_json(m) for m in found]}
 
+    def _rotate(self, message: dict[str, Any]) -> dict[str, Any]:
+        state = self._state
+        state.rotate({number: slot.arguments for number, slot in self._slots.items()}, message["copies"])
+        with torch.no_grad():
+            for number in range(self._communicators):  # some collectives connect on their first use
+                state.platform.use_communicator(number)
+                self._run_slot(0)
+            state.platform.use_communicator(0)
+            state.platform.synchronize()
+        return {"communicators": self._communicators}
+
     def _run_slot(self, i: int) -> None:
         assert self._problem is not None
-        self._problem.reference(*self._slots[i % len(self._slots)].arguments)
+        # Kept until the next call, as the candidate's is: else the allocator would hand the reference alone the same
+        # memory for every output.
+        self._last = self._problem.reference(*self._state.arguments(i))
 
     def _time(self, message: dict[str, Any]) -> dict[str, Any]:
-        with torch.no_grad():
-            return self._state.time(self._run_slot, message)
+        platform = self._state.platform
+        platform.use_communicator(message["plan"]["communicator"])
+        try:
+            with torch.no_grad():
+                return self._state.time(self._run_slot, message)
+        finally:
+            platform.use_communicator(0)
 
     def _measure(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._state.world_size == 1:
             raise HarnessError("nothing to measure with one rank")
         return {"figures": self._state.platform.measure(self._state.rank, self._state.world_size)}
+
+    def _calibrate(self, message: dict[str, Any]) -> dict[str, Any]:
+        return peaks.measure(self._state)
 
 
 def _in_float64(value: Any) -> Any:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from harness import diagnosis, measure, platforms, roofline
+from harness import calibration, diagnosis, measure, platforms, roofline
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import HarnessError, SandboxError
 from harness.measure import Block
-from harness.platforms import cuda
+from harness.platforms import Plan, cuda
 from harness.processes import Processes
 from harness.progress import Phase
 from harness.ranks import Outcome, RankSet
@@ -35,9 +37,12 @@ from harness.types import (
 from problems import catalogue
 
 OnStage = Callable[[Stage], None]
-_SLOTS = 4
-"""Distinct input sets that timed calls rotate through."""
+_SLOTS, _FEW_SLOTS = 4, 2
+"""Distinct input sets that timed calls rotate through; fewer where they are larger than any cache."""
+_LARGE_BYTES = 64 << 20
 _TRACE_ITERATIONS = 5
+_PROFILER_S = 30.0
+"""For starting and writing the trace: torch's profiler imports its compiler, seconds on a busy machine."""
 
 
 class FailedError(Exception):
@@ -51,8 +56,11 @@ class FailedError(Exception):
 class Run:
     """One evaluation from the first stage to its Evaluation."""
 
-    def __init__(self, processes: Processes, builds: Builds, request: Request, on_stage: OnStage | None) -> None:
+    def __init__(
+        self, processes: Processes, builds: Builds, request: Request, on_stage: OnStage | None, refill: bool
+    ) -> None:
         self._box, self._builds, self._request, self._on_stage = processes, builds, request, on_stage
+        self._refill = refill
         self._limits = request.limits
         self._entry = catalogue.find(request.problem)
         self._case = catalogue.select_case(self._entry, request.case)
@@ -68,6 +76,7 @@ class Run:
         """Run `body` over the stages and say what came of it."""
         self._box.platform.check(self._box.world_size)
         work = self._box.inspect(self._entry, self._case, self._request.dtype)
+        self._box.warm_up()
         failure: FailedError | None = None
         try:
             self._gate_and_build()
@@ -75,7 +84,7 @@ class Run:
             body()
         except FailedError as failed:
             failure = failed
-        self._enter(self._stage)
+        self._account("")
         request = self._request
         return Evaluation(
             candidate=request.candidate.hash,
@@ -115,7 +124,8 @@ class Run:
             self._correctness(reference, candidate)
             parts = [candidate.scratch / f"trace.{rank}.json" for rank in range(candidate.world_size)]
             message = {"iterations": _TRACE_ITERATIONS, "folder": str(candidate.scratch)}
-            replies = self._ask("profile", message, Stage.timing, self._limits.first_call_s).replies
+            limit = self._limits.first_call_s + _PROFILER_S
+            replies = self._ask("profile", message, Stage.timing, limit).replies
             try:
                 merged = merge_traces(parts)
                 ranks = tuple(
@@ -146,40 +156,38 @@ class Run:
 
     @contextlib.contextmanager
     def _ranks(self) -> Iterator[tuple[RankSet, RankSet]]:
-        """Reference and candidate ranks, connected, under the lease. The candidate's are gone afterwards."""
+        """Reference and candidate ranks, connected, under the lease. The candidate's are gone afterwards, and those of
+        the next are on their way."""
         self._enter(Stage.load)
         box = self._box
-        with self._leased():
-            reference = box.prepare(self._entry, self._case, self._request.dtype)
+        self._device_s += box.ready() * box.world_size
+        with self._leased() as locks:
+            box.bring_up()
             self._exchange = box.scratch / f"exchange-{secrets.token_hex(4)}"
             self._exchange.mkdir(mode=0o700)
-            self._candidate = candidate = box.spawn("candidate")
             try:
-                for ranks, op, message in (
-                    (candidate, "connect", {}),
-                    (candidate, "attach", {"folder": str(self._exchange)}),
-                    (reference, "attach", {"folder": str(self._exchange)}),
-                ):
-                    outcome = ranks.ask(op, message, deadline_s=self._limits.start_s)
-                    if not outcome.ok:
-                        # Nothing of the candidate has run yet: this is ours.
-                        logs = [ranks.log(rank) for rank in range(ranks.world_size)]
-                        _, summary, _ = diagnosis.judge_failure(outcome, Stage.load, logs)
-                        raise SandboxError(f"{op} of {ranks.name} failed: {summary}\n{''.join(logs)[-2000:]}")
-                yield reference, candidate
+                reference = box.prepare(self._entry, self._case, self._request.dtype)
+                attached = reference.ask("attach", {"folder": str(self._exchange)}, deadline_s=self._limits.start_s)
+                box.expect(attached, "attaching the reference ranks")
+                self._candidate = candidate = box.candidate(self._exchange)
+                try:
+                    yield reference, candidate
+                finally:
+                    self._account("cleanup")
+                    candidate.kill()
+                    self._check_devices(candidate.pids)
+                    box.refill(locks if self._refill else ())
             finally:
-                candidate.kill()
                 shutil.rmtree(self._exchange, ignore_errors=True)
-                self._check_devices(candidate.pids)
 
     @contextlib.contextmanager
-    def _leased(self) -> Iterator[None]:
+    def _leased(self) -> Iterator[tuple[int, ...]]:
         """The session's devices; the time they were held is charged however the block ends."""
         lease = self._box.lease()
         held = lease.held_s
         try:
-            with lease.hold():
-                yield
+            with lease.hold() as locks:
+                yield locks
         finally:
             self._device_s += (lease.held_s - held) * len(lease.devices)
 
@@ -240,66 +248,84 @@ class Run:
 
     def _time(self, reference: RankSet, candidate: RankSet) -> Measurement:
         size = self._give_inputs(reference, slot=0)
-        slots = _SLOTS if size < (256 << 20) else 2
+        slots = _SLOTS if size < _LARGE_BYTES else _FEW_SLOTS
         for slot in range(1, slots):
             self._give_inputs(reference, slot)
+        # As many as a sample has calls, so that each finds its inputs in memory and not in a cache.
+        copies = math.ceil(measure.MAX_CALLS / slots) if size < _LARGE_BYTES else 1
+        rotated = self._box.expect(reference.ask("rotate", {"copies": copies}, deadline_s=60), "copying inputs").replies
+        self._ask("rotate", {"copies": copies}, Stage.timing, self._limits.first_call_s)
+        sides = _Sides(self, reference, candidate, rotated[0]["communicators"])
 
-        def recheck(iterations: int, mode: str) -> None:
+        def recheck(calls: int, mode: str) -> None:
             replies = self._ask("last", {}, Stage.timing, self._limits.call_s).replies
             self._judge(
                 reference,
                 replies,
-                slot=(iterations - 1) % slots,
+                slot=(calls - 1) % slots,
                 trial=self._request.trials,
                 verdict=Verdict.race,
-                note=f" (output of the last of {iterations} back-to-back calls, {mode}; single calls were right)",
+                note=f" (output of the last of {calls} back-to-back calls, {mode}; single calls were right)",
             )
 
-        def on_candidate(mode: str) -> measure.TimeBlock:
-            def run(iterations: int, expected_us: float) -> Block:
-                limit = self._limits.call_s + 10 * iterations * expected_us / 1e6
-                message = {"mode": mode, "iterations": iterations}
-                replies = self._ask("time", message, Stage.timing, self._call_deadline(limit)).replies
-                refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
-                if refused:
-                    raise platforms.NotCapturableError(str(refused[0]))
-                return Block([_times(reply, iterations) for reply in replies])
-
-            return run
-
-        def on_reference(mode: str) -> measure.TimeBlock:
-            def run(iterations: int, expected_us: float) -> Block:
-                message = {"mode": mode, "iterations": iterations}
-                outcome = self._box.expect(reference.ask("time", message, deadline_s=120), "timing the reference")
-                return Block([reply["times_us"] for reply in outcome.replies])
-
-            return run
-
         if self._request.protocol == "pkb":
-            eager = measure.pkb(on_reference("steady"), on_candidate("steady"))
+            eager = measure.pkb(sides.reference("steady"), sides.candidate("steady"))
             recheck(measure.PKB_ITERATIONS, "eager")
             return self._measurement_of(eager, None, "the pkb protocol has no device-only figure")
-        eager = measure.alternate(on_reference("eager"), on_candidate("eager"))
-        recheck(eager.candidate.samples // measure.BLOCKS, "eager")
+        noise = self._box.platform.noise
+        eager = measure.alternate(sides.reference("eager"), sides.candidate("eager"), noise)
+        recheck(sides.last_calls, "eager")
         try:
             # The candidate first: if it cannot be captured, the reference is not timed in vain.
-            on_candidate("device")(1, eager.candidate.median_us)
-            device = measure.alternate(on_reference("device"), on_candidate("device"))
+            sides.candidate("device")(Plan(1, eager.calls, expected_us=eager.candidate.median_us))
+            device = measure.alternate(sides.reference("device"), sides.candidate("device"), noise, eager.calls)
         except platforms.NotCapturableError as reason:
             return self._measurement_of(eager, None, str(reason))
-        recheck(platforms.GRAPH_CALLS, "CUDA graph")
+        recheck(eager.calls, "CUDA graph")
         return self._measurement_of(eager, device, "")
 
+    def time_reference(self, ranks: RankSet, mode: str, plan: Plan) -> Block:
+        """One block of the reference's."""
+        ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
+        reading = self._box.read_clocks()
+        replies = self._box.expect(ranks.wait(120), "timing the reference").replies
+        return Block([reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies], reading)
+
+    def time_candidate(self, mode: str, plan: Plan) -> Block:
+        """One block of the candidate's. Raises NotCapturableError."""
+        sample_s = (plan.prime_us + 10 * plan.calls * plan.expected_us) / 1e6
+        limit = self._call_deadline(self._limits.call_s + plan.samples * sample_s)
+        reading = measure.Reading()
+
+        def look() -> None:
+            nonlocal reading
+            reading = self._box.read_clocks()
+
+        message = {"mode": mode, "plan": asdict(plan)}
+        replies = self._ask("time", message, Stage.timing, limit, meanwhile=look).replies
+        refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
+        if refused:
+            raise platforms.NotCapturableError(str(refused[0]))
+        # What the host needed is a remark, not a result: a rank that reports nonsense there loses only the remark.
+        host = [_numbers(reply.get("host_us"), plan.samples) or [] for reply in replies]
+        return Block([_times(reply, plan.samples) for reply in replies], host, reading)
+
     def _measurement_of(self, eager: Timing, device: Timing | None, note: str) -> Measurement:
-        names = self._box.environment().devices
-        bound = roofline.floor(self._work, names[0] if names else "", self._request.dtype)
+        platform, request = self._box.platform, self._request
+        names = platform.device_names()
+        stored = calibration.load(platform.name, names)
+        peaks = stored.peaks(request.world_size) if stored else None
+        floors = roofline.floors(self._work, names[0], request.dtype, request.world_size, peaks)
         return Measurement(
-            protocol=self._request.protocol,
+            protocol=request.protocol,
             eager=eager,
             device=device,
             device_note=note,
-            sol_us=bound[0] if bound else None,
-            bound_by=bound[1] if bound else "",
+            sol_us=floors.sol_us,
+            bound_by=floors.bound_by,
+            sol_from=floors.sol_from,
+            achievable_us=floors.achievable_us,
+            achievable_bound_by=floors.achievable_bound_by,
         )
 
     # -- helpers -------------------------------------------------------------------------------------------------------
@@ -310,10 +336,13 @@ class Run:
         message: dict[str, Any] | list[dict[str, Any]],
         stage: Stage,
         deadline_s: float | Callable[[Phase], float],
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Ask the candidate's ranks; their failure is the candidate's."""
         assert self._candidate is not None
-        outcome = self._candidate.ask(op, message, deadline_s=deadline_s)
+        self._candidate.begin(op, message)
+        meanwhile()
+        outcome = self._candidate.wait(deadline_s)
         if not outcome.ok:
             logs = [self._candidate.log(rank) for rank in range(self._candidate.world_size)]
             verdict, summary, reports = diagnosis.judge_failure(outcome, stage, logs)
@@ -328,13 +357,17 @@ class Run:
         return lambda phase: self._limits.build_s if phase is Phase.building else limit_s
 
     def _enter(self, stage: Stage) -> None:
-        now = time.monotonic()
-        self._stage_s[self._spent_on] = self._stage_s.get(self._spent_on, 0.0) + now - self._since
-        self._since, self._spent_on = now, str(stage)
+        self._account(str(stage))
         if stage is not self._stage:
             self._stage = stage
             if self._on_stage is not None:
                 self._on_stage(stage)
+
+    def _account(self, name: str) -> None:
+        """From now on time is spent on `name`."""
+        now = time.monotonic()
+        self._stage_s[self._spent_on] = self._stage_s.get(self._spent_on, 0.0) + now - self._since
+        self._since, self._spent_on = now, name
 
     def _success(self) -> str:
         trials = f"correct in {self._request.trials} of {self._request.trials} trials on all ranks"
@@ -349,13 +382,43 @@ class Run:
             raise SandboxError(f"killed processes {left} still hold GPU memory")
 
 
-def _times(reply: dict[str, Any], iterations: int) -> list[float]:
-    """The times that a candidate's rank claims. Raises FailedError unless it is a positive number for every call."""
-    times = reply.get("times_us")
-    if (
-        not isinstance(times, list)
-        or len(times) != iterations
-        or not all(isinstance(t, (int, float)) and math.isfinite(t) and t > 0 for t in times)
-    ):
+class _Sides:
+    """The two sides of a measurement as `measure` wants them."""
+
+    def __init__(self, run: Run, reference: RankSet, candidate: RankSet, communicators: int) -> None:
+        self._run, self._reference, self._candidate = run, reference, candidate
+        self._next_communicator = itertools.cycle(range(communicators))
+        self.last_calls = 0
+        """Calls in the candidate's last block."""
+
+    def reference(self, mode: str) -> measure.TimeBlock:
+        def time_block(plan: Plan) -> Block:
+            plan = replace(plan, communicator=next(self._next_communicator))
+            return self._run.time_reference(self._reference, mode, plan)
+
+        return time_block
+
+    def candidate(self, mode: str) -> measure.TimeBlock:
+        def time_block(plan: Plan) -> Block:
+            self.last_calls = plan.samples * plan.calls
+            return self._run.time_candidate(mode, plan)
+
+        return time_block
+
+
+def _times(reply: dict[str, Any], samples: int) -> list[float]:
+    """The times that a candidate's rank claims. Raises FailedError unless it is a positive number for every sample."""
+    times = _numbers(reply.get("times_us"), samples)
+    if times is None:
         raise FailedError(Verdict.integrity, "a rank reported times that are none")
-    return [float(t) for t in times]
+    return times
+
+
+def _numbers(values: Any, count: int) -> list[float] | None:
+    """`count` positive finite numbers, or None."""
+    good = (
+        isinstance(values, list)
+        and len(values) == count
+        and all(isinstance(v, (int, float)) and math.isfinite(v) and v > 0 for v in values)
+    )
+    return [float(v) for v in values] if good else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
+from harness.calibration import Calibration
 from harness.machine import PROVIDER_KEYS, GpuScan, Isolation, Machine, Toolchain
 from harness.types import Frozen, PlatformName
+from service.calibration import age, differences
 
 _BUSY = 0.05
 """Share of a GPU's memory in use above which somebody else is on it; a bare driver holds about 0.5%."""
@@ -42,8 +44,10 @@ class Diagnosis(Frozen):
     """Whether candidates can be evaluated on each platform."""
 
 
-def diagnose(machine: Machine) -> Diagnosis:
-    """Judge the facts. Reads nothing but whether the model clients are installed."""
+def diagnose(machine: Machine, calibrations: Mapping[PlatformName, Calibration | None] | None = None) -> Diagnosis:
+    """Judge the facts. Reads nothing but whether the model clients are installed.
+
+    `calibrations` holds what is stored for this machine, by platform."""
     tools = machine.toolchain
     findings = (
         *_platforms(machine),
@@ -52,11 +56,24 @@ def diagnose(machine: Machine) -> Diagnosis:
         *_isolation(machine.isolation),
         *_memory(machine.shm_free_bytes),
         *_multicast(machine),
+        *_calibrations(machine, calibrations or {}),
         *_models(machine.keys),
     )
     return Diagnosis(
         machine=machine, findings=findings, usable={"cpu": _cpu_usable(tools), "cuda": _cuda_usable(machine)}
     )
+
+
+def _calibrations(machine: Machine, stored: Mapping[PlatformName, Calibration | None]) -> Iterator[Finding]:
+    for platform, calibration in stored.items():
+        what, remedy = f"peaks of {platform}", f"ringsmith doctor --calibrate --platform {platform}"
+        if calibration is None:
+            # Not a lack: nothing is wrong without it, and datasheet floors are there where datasheets are.
+            yield Finding(mark=Mark.ok, what=what, detail=f"not measured on this machine; `{remedy}` does")
+        elif changed := "; ".join(differences(calibration, machine)):
+            yield Finding(mark=Mark.warning, what=what, detail=f"{age(calibration)}, but {changed}", remedy=remedy)
+        else:
+            yield Finding(mark=Mark.ok, what=what, detail=age(calibration))
 
 
 def _cpu_usable(tools: Toolchain) -> bool:

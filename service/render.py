@@ -113,16 +113,20 @@ def _figures(evaluation: Evaluation) -> list[str]:
     if measured.sol_us is not None and measured.sol_fraction is not None:
         floor = f"{measured.sol_us:.2f} us, bound by {measured.bound_by}"
         lines.append(f"    floor {floor}: {measured.sol_fraction:.0%} of it reached")
+    if measured.achievable_us is not None:
+        achievable = f"{measured.achievable_us:.2f} us, bound by {measured.achievable_bound_by}"
+        lines.append(f"    at rates measured on this machine {achievable}: {measured.achievable_fraction:.0%} reached")
     return lines
 
 
 def _timing_row(name: str, timing: Timing) -> tuple[str, ...]:
     candidate, reference = timing.candidate, timing.reference
     spread = f"p10 {candidate.p10_us:.1f}, p90 {candidate.p90_us:.1f}, rank skew {candidate.skew_us:.1f}"
+    host = f", host {candidate.host_us:.1f} us" if candidate.host_us is not None else ""
     return (
         name,
         speedup(timing.speedup),
-        f"{candidate.median_us:.1f} us ({spread})",
+        f"{candidate.median_us:.1f} us ({spread}{host})",
         f"reference {reference.median_us:.1f} us",
     )
 

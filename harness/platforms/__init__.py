@@ -17,8 +17,41 @@ if TYPE_CHECKING:
     import torch
 
 
-GRAPH_CALLS = 10
-"""Calls captured in one graph: enough to make the replay's own launch negligible."""
+MAX_PRIME_US = 5000.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One block of timed calls: `samples` times `calls` calls back to back, ranks aligned before each sample."""
+
+    samples: int
+    calls: int = 1
+    """Short calls are timed several at once: an event resolves half a microsecond and costs two or three."""
+    prime_us: float = 0.0
+    """How long the device is kept busy before a sample, so that the host is ahead when the sample begins."""
+    expected_us: float = 0.0
+    """What one call is expected to take; for deadlines only."""
+    communicator: int = 0
+    """Which of `Platform.communicators` the reference uses."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """What one rank measured in a block."""
+
+    times_us: list[float]
+    """Per sample: the time of one call, averaged over the sample's calls."""
+    host_us: list[float]
+    """Per sample: how long the host needed to issue one call; empty where issuing and running are the same."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far apart two sets of processes that run the same code were measured to be, 95 times in 100 (the A/A test in
+    docs/results.md): where buffers happen to lie. No block shows it, so every interval is widened by it."""
+
+    relative: float
+    absolute_us: float
 
 
 class NotCapturableError(Exception):
@@ -71,6 +104,14 @@ class Platform(Protocol):
     def start(self, rank: int, world_size: int, store: Any) -> torch.device:
         """Select the device and initialise the default process group."""
 
+    def communicators(self) -> int:
+        """Collective: make what `use_communicator` chooses from; returns how many there are. The same collective on the
+        same GPUs is 1% faster or slower from one NCCL communicator to the next, as its buffers happen to lie, so that
+        the reference's time is taken over several."""
+
+    def use_communicator(self, number: int) -> None:
+        """Make it the default process group's."""
+
     def synchronize(self) -> None: ...
 
     def stream(self) -> int:
@@ -79,15 +120,25 @@ class Platform(Protocol):
     def symmetric(self, size_bytes: int, sequence: int) -> SymmetricMemory:
         """Collective: zero-filled buffers of equal size on every rank. `sequence` is the same number on all ranks."""
 
+    noise: Noise
+
+    def core(self, rank: int, world_size: int) -> int | None:
+        """The processor that a rank's main thread is kept on while it is timed, the same for the reference's and the
+        candidate's; None to let it move."""
+
     def time_eager(
-        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
-    ) -> list[float]:
-        """Microseconds of each of `iterations` calls as Python makes them; ranks aligned before each."""
+        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
+    ) -> Times:
+        """Calls as Python makes them; the host ahead of the device where there is one."""
 
     def time_device(
-        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
-    ) -> list[float]:
-        """Microseconds per call without launch overhead. Raises NotCapturableError."""
+        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
+    ) -> Times:
+        """The same without launches by the host. What was captured is used again until `forget`; `call` must do the
+        same each time. Raises NotCapturableError."""
+
+    def forget(self) -> None:
+        """Drop what `time_device` has captured: the tensors that calls use will be others."""
 
     def time_steady(self, call: Callable[[int], Any], iterations: int, tick: Callable[[], None]) -> list[float]:
         """Microseconds of each of `iterations` back-to-back calls, ranks aligned only by the calls themselves."""

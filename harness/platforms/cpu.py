@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import NotCapturableError, SymmetricMemory
+from harness.platforms import Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -78,6 +78,12 @@ class Cpu:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
         return torch.device("cpu")
 
+    def communicators(self) -> int:
+        return 1
+
+    def use_communicator(self, number: int) -> None:
+        pass
+
     def synchronize(self) -> None:
         pass
 
@@ -118,31 +124,35 @@ class Cpu:
             keep=maps,
         )
 
+    # Page placement and the scheduler: two sets of processes differ by this much on a quiet machine.
+    noise = Noise(relative=0.02, absolute_us=0.0)
+
+    def core(self, rank: int, world_size: int) -> int | None:
+        return None  # ranks share cores with gloo's threads and, on a small machine, with each other
+
     def time_eager(
-        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
-    ) -> list[float]:
+        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
+    ) -> Times:
         times = []
-        for i in range(iterations):
+        for sample in range(plan.samples):
             align()
             start = _now_ns()
-            call(i)
-            times.append((_now_ns() - start) / 1e3)
+            for i in range(sample * plan.calls, (sample + 1) * plan.calls):
+                call(i)
+            times.append((_now_ns() - start) / 1e3 / plan.calls)
             tick()
-        return times
+        return Times(times, [])
 
     def time_device(
-        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
-    ) -> list[float]:
+        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
+    ) -> Times:
         raise NotCapturableError("the cpu platform has no launch queue; the eager figure is the only one")
 
+    def forget(self) -> None:
+        pass
+
     def time_steady(self, call: Callable[[int], Any], iterations: int, tick: Callable[[], None]) -> list[float]:
-        times = []
-        for i in range(iterations):
-            start = _now_ns()
-            call(i)
-            times.append((_now_ns() - start) / 1e3)
-            tick()
-        return times
+        return self.time_eager(call, Plan(iterations), lambda: None, tick).times_us
 
     def measure(self, rank: int, world_size: int) -> dict[str, float]:
         import torch

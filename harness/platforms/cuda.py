@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import GRAPH_CALLS, NotCapturableError, SymmetricMemory
+from harness.platforms import MAX_PRIME_US, Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _DEFAULT_ARCH = "90"
 ARCH_VARIABLE = "RINGSMITH_CUDA_ARCH"
+_COMMUNICATORS = 3
+_CYCLES_PER_US = 2000  # SM cycles at about the highest clock of these parts
+_now_ns = time.perf_counter_ns  # bound before any candidate can replace it
 
 
 def architecture() -> str:
@@ -36,6 +39,10 @@ def architecture() -> str:
 class Cuda:
     name: PlatformName = "cuda"
     suffix = ".cu"
+
+    def __init__(self) -> None:
+        self._communicators: list[Any] = []
+        self._graphs: dict[tuple[int, int], Any] = {}
 
     def device_names(self) -> tuple[str, ...]:
         return tuple(gpu.name for gpu in machine.gpus())
@@ -89,8 +96,26 @@ class Cuda:
 
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
+        cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+        self._filler = torch.zeros(2 * cache_bytes // 8, dtype=torch.int64, device=device)
+        self._sink = torch.zeros((), dtype=torch.int64, device=device)
         dist.init_process_group("nccl", store=store, rank=rank, world_size=world_size, device_id=device)
         return device
+
+    def communicators(self) -> int:
+        import torch
+        import torch.distributed as dist
+
+        self._communicators = [dist.group.WORLD, *(dist.new_group() for _ in range(_COMMUNICATORS - 1))]
+        for group in self._communicators:
+            dist.all_reduce(torch.zeros(1, device="cuda"), group=group)  # connects
+        torch.cuda.synchronize()
+        return len(self._communicators)
+
+    def use_communicator(self, number: int) -> None:
+        import torch.distributed as dist
+
+        dist.distributed_c10d.GroupMember.WORLD = self._communicators[number]
 
     def synchronize(self) -> None:
         import torch
@@ -125,60 +150,91 @@ class Cuda:
             keep=handle,
         )
 
-    def time_eager(
-        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
-    ) -> list[float]:
+    # Two sets of processes place their buffers and NCCL's differently: a third of a microsecond per call as a rule.
+    noise = Noise(relative=0.002, absolute_us=0.5)
+
+    def core(self, rank: int, world_size: int) -> int | None:
+        # Unpinned, two sets of processes that run the same code differed by up to 1.9x in launch time.
+        cores = sorted(os.sched_getaffinity(0))
+        return cores[(2 * rank + 1) * len(cores) // (2 * world_size)] if len(cores) >= 2 * world_size else None
+
+    def _settle(self, prime_us: float) -> int:
+        """Nothing in flight, then the device busy for `prime_us` and its L2 filled with other data. By reading: dirty
+        lines left by a write would be evicted at the expense of the calls that are timed. Returns when that began."""
         import torch
 
-        starts = [torch.cuda.Event(enable_timing=True) for _ in range(iterations)]
-        ends = [torch.cuda.Event(enable_timing=True) for _ in range(iterations)]
-        for i in range(iterations):
-            align()
-            starts[i].record()
-            call(i)
-            ends[i].record()
-            tick()
         torch.cuda.synchronize()
-        return [start.elapsed_time(end) * 1e3 for start, end in zip(starts, ends, strict=True)]
+        began = _now_ns()
+        torch.cuda._sleep(int(prime_us * _CYCLES_PER_US))
+        torch.sum(self._filler, 0, out=self._sink)
+        return began
+
+    def time_eager(
+        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
+    ) -> Times:
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        times, host, prime_us = [], [], plan.prime_us
+        for sample in range(plan.samples):
+            began = self._settle(prime_us)
+            align()
+            start.record()
+            before = _now_ns()
+            for i in range(sample * plan.calls, (sample + 1) * plan.calls):
+                call(i)
+            issued = _now_ns()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e3 / plan.calls)
+            host.append((issued - before) / 1e3 / plan.calls)
+            # A host that was overtaken gets more room from the next sample on. One that waits for the device inside the
+            # call always is: its waiting is the candidate's own.
+            prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), MAX_PRIME_US)
+            tick()
+        return Times(times, host)
 
     def time_device(
-        self, call: Callable[[int], Any], iterations: int, align: Callable[[], None], tick: Callable[[], None]
-    ) -> list[float]:
+        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
+    ) -> Times:
         import torch
 
-        graph = self._graph(call)
-        starts = [torch.cuda.Event(enable_timing=True) for _ in range(iterations)]
-        ends = [torch.cuda.Event(enable_timing=True) for _ in range(iterations)]
-        graph.replay()
-        for i in range(iterations):
+        graph = self._graph(call, plan)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        times = []
+        for _ in range(plan.samples):
+            self._settle(plan.prime_us)
             align()
-            starts[i].record()
+            start.record()
             graph.replay()
-            ends[i].record()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e3 / plan.calls)
             tick()
-        torch.cuda.synchronize()
-        return [start.elapsed_time(end) * 1e3 / GRAPH_CALLS for start, end in zip(starts, ends, strict=True)]
+        return Times(times, [])
 
-    def __init__(self) -> None:
-        self._graphs: dict[int, Any] = {}
+    def forget(self) -> None:
+        self._graphs.clear()
 
-    def _graph(self, call: Callable[[int], Any]) -> Any:
-        """Capture `GRAPH_CALLS` calls once per callable; `call` must be the same object for every block."""
+    def _graph(self, call: Callable[[int], Any], plan: Plan) -> Any:
+        """A graph of a sample's calls, captured once."""
         import torch
 
-        if id(call) not in self._graphs:
+        key = (plan.calls, plan.communicator)
+        if key not in self._graphs:
             graph = torch.cuda.CUDAGraph()
             try:
                 # thread_local: NCCL's watchdog thread may touch the driver while we capture.
                 with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    for i in range(GRAPH_CALLS):
+                    for i in range(plan.calls):
                         call(i)
             except Exception as error:
                 with contextlib.suppress(Exception):
                     torch.cuda.synchronize()
                 raise NotCapturableError(f"cannot be captured as a CUDA graph: {str(error).splitlines()[0]}") from None
-            self._graphs[id(call)] = (graph, call)
-        return self._graphs[id(call)][0]
+            graph.replay()  # the first replay uploads it
+            self._graphs[key] = graph
+        return self._graphs[key]
 
     def time_steady(self, call: Callable[[int], Any], iterations: int, tick: Callable[[], None]) -> list[float]:
         import torch
@@ -204,7 +260,8 @@ class Cuda:
         large = torch.ones(128 << 20, dtype=torch.bfloat16, device="cuda")
 
         def median_us(run: Callable[[], Any]) -> float:
-            times = self.time_eager(lambda i: run(), 13, memory.barrier, lambda: None)[3:]
+            plan = Plan(samples=13, prime_us=200.0)
+            times = self.time_eager(lambda i: run(), plan, memory.barrier, lambda: None).times_us[3:]
             return sorted(times)[len(times) // 2]
 
         return {

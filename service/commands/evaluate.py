@@ -57,7 +57,7 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Evaluate candidates, in the order given.
+    """Evaluate candidates, in the order given; each result is printed as soon as it is known.
 
     With --json one Evaluation per line. Exit code 0: all passed; 1: some candidate failed; 2: usage; 3: the harness
     failed, and later files were not tried.
@@ -74,7 +74,8 @@ def evaluate(
         (file, reference_candidate(entry) if file == REFERENCE else _read(file, setup.backend)) for file in files
     ]
     with Sandbox(setup.platform, setup.world_size, limits) as sandbox:
-        for file, candidate in candidates:
+        sandbox.build_ahead([candidate for _, candidate in candidates])
+        for number, (file, candidate) in enumerate(candidates, start=1):
             request = Request(
                 candidate=candidate,
                 problem=entry.number,
@@ -89,7 +90,7 @@ def evaluate(
                 limits=limits,
             )
             with stages(file, console) as on_stage:
-                result = sandbox.evaluate(request, on_stage)
+                result = sandbox.evaluate(request, on_stage, last=number == len(candidates))
             failed |= not result.passed
             typer.echo(result.model_dump_json() if json else evaluation_block(file, result))
     raise typer.Exit(int(failed))

@@ -13,6 +13,9 @@ def row(evaluation: Evaluation) -> str:
     m = evaluation.measurement
     floor = f"{m.sol_us:.1f} ({m.bound_by})" if m.sol_us else ""
     fraction = f"{m.sol_fraction:.0%}" if m.sol_fraction else ""
+    if m.achievable_us:  # at rates measured on that machine
+        floor += f", {m.achievable_us:.1f} ({m.achievable_bound_by}) measured"
+        fraction += f", {m.achievable_fraction:.0%}"
     return f"{head}| {times(m.eager)} | {times(m.device)} | {floor} | {fraction} | |"
 
 

@@ -47,7 +47,7 @@ def test_a_realtime_signal_has_a_name():
 @pytest.mark.parametrize("leave", ["sys.exit(2**40)", "os._exit = lambda *a: None; sys.exit(0)"])
 def test_a_candidate_that_leaves_oddly_kills_no_reference_rank(box, leave):
     assert box.evaluate(request(RIGHT)).passed
-    ranks = _reference_pids()
+    ranks = box._processes._reference.pids
     assert box.evaluate(request(HEAD + leave + "\n")).verdict is Verdict.runtime_error
     assert ranks and all(_alive(pid) for pid in ranks)
 
@@ -113,13 +113,6 @@ def session(box, tmp_path):
         sandbox=box, entry=entry, case=catalogue.select_case(entry, "tiny"), dtype="float32", backend=Backend.cpp,
         protocol="ringsmith", check="oracle", trials=1, traces_dir=tmp_path,
     )  # fmt: skip
-
-
-def _reference_pids() -> list[int]:
-    """Children of our fork server: between two evaluations only the reference ranks."""
-    parents = {int(p.name): _field(p, 1) for p in Path("/proc").iterdir() if p.name.isdigit()}
-    servers = [pid for pid, parent in parents.items() if parent == str(os.getpid())]
-    return [pid for pid, parent in parents.items() if parent in map(str, servers)]
 
 
 def _alive(pid: int) -> bool:

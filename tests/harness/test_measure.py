@@ -6,20 +6,34 @@ import random
 import pytest
 
 from harness import measure
-from harness.measure import BLOCKS, PKB_ITERATIONS, PKB_WARM_UP, Block, alternate, pkb, summarise
+from harness.measure import PKB_ITERATIONS, PKB_WARM_UP, Block, Reading, pkb
+from harness.platforms import Noise
+
+SILENT = Noise(0.0, 0.0)
+BLOCKS = 6
+
+
+def alternate(reference, candidate, noise=SILENT, **more):
+    return measure.alternate(reference, candidate, noise, **more)
+
+
+def summarise(reference, candidate, noise=SILENT):
+    return measure.summarise(reference, candidate, noise)
 
 
 class Side:
-    """A TimeBlock that answers from a function of (rank, call) and notes what it was asked."""
+    """A TimeBlock that answers from a function of (rank, sample) and notes what it was asked."""
 
-    def __init__(self, name, log, us, ranks=2):
-        self.name, self.log, self.us, self.ranks = name, log, us, ranks
-        self.count = itertools.count()
+    def __init__(self, name, log, us, ranks=2, host_us=None, readings=()):
+        self.name, self.log, self.us, self.ranks, self.host_us = name, log, us, ranks, host_us
+        self.count, self.readings = itertools.count(), iter(readings)
 
-    def __call__(self, iterations, expected_us):
-        self.log.append((self.name, iterations, expected_us))
-        calls = [next(self.count) for _ in range(iterations)]
-        return Block([[self.us(rank, call) for call in calls] for rank in range(self.ranks)])
+    def __call__(self, plan):
+        self.log.append((self.name, plan))
+        samples = [next(self.count) for _ in range(plan.samples)]
+        times = [[self.us(rank, sample) for sample in samples] for rank in range(self.ranks)]
+        host = [[self.host_us] * plan.samples for _ in range(self.ranks)] if self.host_us else [[]] * self.ranks
+        return Block(times, host, next(self.readings, Reading()))
 
 
 def steady(us):
@@ -41,35 +55,93 @@ def test_ranks_with_different_numbers_of_calls_are_refused():
 
 def test_blocks_alternate_in_abba_order_after_the_warm_up():
     log = []
-    alternate(Side("R", log, steady(1000)), Side("C", log, steady(500)))
-    names = "".join(name for name, *_ in log)
+    timing = alternate(Side("R", log, steady(1000)), Side("C", log, steady(500)))
+    names = "".join(name for name, _ in log)
     warm_up, timed = names[:4], names[4:]
-    assert warm_up == "RRCC"
+    assert warm_up == "RCRC"
     assert timed == "RCCRRCCRRCCR" and timed == timed[::-1]
-    assert timed.count("C") == timed.count("R") == BLOCKS
+    assert timed.count("C") == timed.count("R") == timing.blocks == BLOCKS
 
 
 def test_timed_blocks_are_alike_on_both_sides_and_sized_by_the_slower():
     log = []
     alternate(Side("R", log, steady(5000)), Side("C", log, steady(100)))
-    assert {iterations for _, iterations, _ in log[4:]} == {10}, "10 calls of 5 ms are 50 ms"
-    assert {(name, expected) for name, _, expected in log[4:]} == {("R", 5000.0), ("C", 100.0)}
+    (plan,) = {plan for _, plan in log[4:]}
+    assert (plan.samples, plan.calls, plan.expected_us) == (9, 1, 5000.0), "9 calls of 5 ms are 50 ms"
 
 
 @pytest.mark.parametrize(
-    ("call_us", "iterations"), [(0.0, 100), (0.5, 100), (499, 100), (1000, 50), (16_000, 3), (1e6, 3), (1e9, 3)]
+    ("call_us", "samples", "calls"),
+    [(0.0, 50, 10), (25, 50, 10), (140, 50, 2), (499, 50, 1), (1000, 40, 1), (20_000, 3, 1), (1e9, 3, 1)],
 )
-def test_iterations_fill_a_block_within_bounds(call_us, iterations):
-    assert measure._iterations(call_us) == iterations
+def test_a_block_lasts_as_long_as_it_may_within_bounds(call_us, samples, calls):
+    plan = measure._sized({"R": call_us, "C": 0.0}, {"R": 0.0, "C": 0.0}, None)
+    assert (plan.samples, plan.calls) == (samples, calls)
+
+
+def test_the_device_is_kept_busy_while_the_slower_host_issues_a_sample():
+    log = []
+    timing = alternate(Side("R", log, steady(30), host_us=20.0), Side("C", log, steady(30), host_us=80.0))
+    plan = log[-1][1]
+    assert plan.calls == timing.calls == 10
+    assert plan.prime_us > 10 * 80.0
+    assert (timing.reference.host_us, timing.candidate.host_us) == (20.0, 80.0)
+
+
+def test_a_host_that_waits_for_the_device_does_not_grow_the_priming_without_end():
+    log = []
+    alternate(Side("R", log, steady(30), host_us=1e6), Side("C", log, steady(30)))
+    assert log[-1][1].prime_us == measure.MAX_PRIME_US
+
+
+def test_calls_per_sample_can_be_given():
+    log = []
+    alternate(Side("R", log, steady(30)), Side("C", log, steady(30)), calls=4)
+    assert {plan.calls for _, plan in log} == {4}
 
 
 def test_a_slow_first_call_does_not_size_the_blocks():
     """Lazy initialisation in the first call of all; the second warm-up block is what counts."""
     log = []
-    alternate(Side("R", log, lambda rank, call: 1e6 if call == 0 else 500.0), Side("C", log, steady(500)))
-    assert [iterations for _, iterations, _ in log][:4] == [3, 3, 3, 100]
-    assert {iterations for _, iterations, _ in log[4:]} == {100}
-    assert {expected for _, _, expected in log[4:]} == {500.0}
+    alternate(Side("R", log, lambda rank, call: 1e6 if call < 3 else 500.0), Side("C", log, steady(500)))
+    assert [plan.samples for _, plan in log][:4] == [3, 3, 3, 3]
+    (plan,) = {plan for _, plan in log[4:]}
+    assert plan.expected_us == 500.0 and plan.samples == 50
+
+
+def test_more_rounds_are_made_until_the_interval_is_tight():
+    def blocks(spread):
+        return alternate(Side("R", [], noisy(300, 1, spread)), Side("C", [], noisy(300, 2, spread))).blocks
+
+    assert blocks(0.01) == BLOCKS
+    assert BLOCKS < blocks(0.9) <= 16
+
+
+def test_a_block_in_which_a_gpu_was_throttled_is_timed_again():
+    hot = Reading((1200,), frozenset({"thermal (hardware)"}), disturbed=True)
+    cool, capped = Reading((1900,)), Reading((1800,), frozenset({"power cap"}))
+    log = []
+    reference = Side("R", log, steady(1000), readings=[cool, cool, hot, hot, capped, *[cool] * 20])
+    timing = alternate(reference, Side("C", log, steady(1000), readings=[cool] * 20))
+    assert "".join(name for name, _ in log[4:]) == "RRRCCRRCCRRCCR"
+    assert timing.clocks.repeated_blocks == 2
+    assert (timing.clocks.sm_mhz_low, timing.clocks.sm_mhz_high) == (1800, 1900)
+    assert timing.clocks.slowdowns == ("power cap",)
+
+
+def test_a_gpu_that_stays_throttled_is_reported_and_does_not_hold_the_timing_up():
+    hot = Reading((1200,), frozenset({"hardware slowdown"}), disturbed=True)
+    log = []
+    timing = alternate(Side("R", log, steady(1000), readings=[hot] * 90), Side("C", log, steady(1000)))
+    assert timing.clocks.slowdowns == ("hardware slowdown",)
+    assert timing.clocks.repeated_blocks == 12 and timing.blocks == BLOCKS
+
+
+def test_the_interval_is_widened_by_what_no_block_shows():
+    """Two sets of processes that run the same code differ, however steady each is."""
+    ratio = alternate(Side("R", [], steady(30)), Side("C", [], steady(20)), Noise(0.01, 0.2)).speedup
+    assert ratio.value == 1.5
+    assert ratio.low == pytest.approx(1.5 / 1.02) and ratio.high == pytest.approx(1.5 * 1.02)
 
 
 def noisy(us, seed, spread=0.1):
@@ -130,7 +202,7 @@ def test_pkb_takes_the_mean_per_rank_of_the_slowest_rank():
     log = []
     turns = lambda rank, call: 30.0 if (call + rank) % 2 else 10.0  # noqa: E731
     timing = pkb(Side("R", log, lambda rank, call: 40.0 + rank), Side("C", log, turns))
-    assert [(name, n) for name, n, _ in log] == [
+    assert [(name, plan.samples) for name, plan in log] == [
         ("R", PKB_WARM_UP),
         ("R", PKB_ITERATIONS),
         ("C", PKB_WARM_UP),

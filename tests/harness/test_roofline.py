@@ -1,8 +1,10 @@
 """The floor is what the busiest rank cannot avoid, in microseconds."""
 
+from dataclasses import replace
+
 import pytest
 
-from harness.roofline import floor
+from harness.roofline import Floors, Peaks, floor, floors, time_at
 from problems import catalogue
 from problems.spec import Work
 
@@ -28,8 +30,52 @@ def test_the_slowest_resource_binds(work, us, binds):
 def test_flops_depend_on_the_dtype():
     work = Work(flops=1e12)
     times = {dtype: floor(work, H200, dtype)[0] for dtype in ("bfloat16", "float16", "float32", "float64")}
-    assert times["bfloat16"] == times["float16"] < times["float32"]
-    assert times["float32"] == pytest.approx(1e12 / 67e12 * 1e6)
+    assert times["bfloat16"] == times["float16"] < times["float32"] < times["float64"]
+    # Three 16-bit products of split operands are as good as one of float32, and faster than the float32 units.
+    assert times["float32"] == pytest.approx(3 * times["bfloat16"])
+    # float64 units keep up with what slices would take on an H200, and not on a B200.
+    assert times["float64"] == pytest.approx(14 * times["bfloat16"]) == pytest.approx(1e12 / 67e12 * 1e6, rel=0.06)
+
+
+def test_a_wider_product_does_for_a_narrow_dtype():
+    slow_half = Peaks(1e9, 1e9, {"bfloat16": 0.2, "float16": 0.003, "float32": 0.1})
+    times = {dtype: time_at(Work(flops=1e9), slow_half, dtype)[0] for dtype in ("bfloat16", "float16", "float32")}
+    assert times == pytest.approx({"bfloat16": 5e3, "float16": 1e4, "float32": 1e4})
+
+
+MEASURED = Peaks(4000, 400, {"bfloat16": 800}, kernel_us=1.5, signal_us=2.5)
+
+
+@pytest.mark.parametrize(
+    ("work", "us", "binds"),
+    [
+        (Work(link_in_bytes=4e6, link_out_bytes=2e6), 10, "link in"),
+        (Work(link_in_bytes=4e3, link_out_bytes=4e3), 2.5, "latency"),  # a signal from another rank
+        (Work(hbm_bytes=4e3), 1.5, "latency"),  # a kernel of its own
+        (Work(flops=8e9, hbm_bytes=4e3), 10, "FLOPs"),
+    ],
+)
+def test_measured_peaks_know_latency(work, us, binds):
+    assert time_at(work, MEASURED, "bfloat16") == (pytest.approx(us), binds)
+
+
+def test_the_datasheet_is_the_floor_and_measured_rates_what_can_be_reached():
+    work = Work(link_in_bytes=450e3)
+    found = floors(work, H200, "bfloat16", 4, MEASURED)
+    assert (found.sol_us, found.bound_by, found.sol_from) == (pytest.approx(1.0), "link in", "datasheet")
+    assert (found.achievable_us, found.achievable_bound_by) == (2.5, "latency")
+    assert floors(work, H200, "bfloat16", 4, None) == replace(found, achievable_us=None, achievable_bound_by="")
+
+
+@pytest.mark.parametrize(("world_size", "share"), [(1, 2), (2, 2), (4, 4)])
+def test_without_a_datasheet_a_share_of_the_measured_time_is_the_floor(world_size, share):
+    work = Work(link_in_bytes=4e3, hbm_bytes=4e6)
+    found = floors(work, "AMD EPYC (2 cores)", "bfloat16", world_size, replace(MEASURED, signal_us=50.0))
+    assert (found.achievable_us, found.achievable_bound_by) == (50.0, "latency")
+    # Ranks that were ready before they are timed wait for nobody: latency is no floor.
+    assert found.sol_us == pytest.approx(max(1.0, 4e3 / 400 / 1e3) / share)
+    assert (found.bound_by, found.sol_from) == ("HBM", "calibration")
+    assert floors(work, "AMD EPYC (2 cores)", "bfloat16", world_size, None) == Floors()
 
 
 @pytest.mark.parametrize(

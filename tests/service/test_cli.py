@@ -63,8 +63,12 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
         def __exit__(self, *error: object) -> None:
             asked.closed += 1
 
-        def evaluate(self, request, on_stage):
+        def build_ahead(self, candidates):
+            self.ahead = [candidate.hash for candidate in candidates]
+
+        def evaluate(self, request, on_stage, *, last=False):
             asked.requests.append(request)
+            assert last == (len(asked.requests) == len(self.ahead)), "ranks are kept warm only for a next candidate"
             on_stage(Stage.build)
             answer = asked.answers.pop(0) if asked.answers else Verdict.passed
             if isinstance(answer, Exception):

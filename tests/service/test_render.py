@@ -24,7 +24,10 @@ def test_a_pass_without_timing_or_device_figure_says_so(evaluation) -> None:
     eager = Measurement(protocol="ringsmith", eager=measured.eager, device_note="no launches on cpu", sol_us=50.0)
     text = evaluation_block("a.py", evaluation(measurement=eager))
     assert "no device figure: no launches on cpu" in text
-    assert "50% of it reached" in text
+    assert "50% of it reached" in text and "measured on this machine" not in text
+    reachable = eager.model_copy(update={"achievable_us": 80.0, "achievable_bound_by": "link in"})
+    text = evaluation_block("a.py", evaluation(measurement=reachable))
+    assert "    at rates measured on this machine 80.00 us, bound by link in: 80% reached" in text
 
 
 def test_a_failure_names_the_ranks_that_share_a_reason(evaluation) -> None:

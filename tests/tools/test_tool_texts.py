@@ -196,8 +196,12 @@ def test_a_measurement_says_all_figures():
         "eager   100.0 us (p10 99.0, p90 101.0, skew 0.5); reference 150.0 us (p10 149.0, p90 151.0, skew 0.5); "
         "speed-up 1.500x, 95% interval [1.450, 1.550]",
         "device  not measured: no launch queue",
-        "floor   25.0 us (bound by HBM, datasheet peaks): 25% reached",
+        "floor   25.0 us (HBM, datasheet): 25% reached",
     ]
+    calibrated = measured.model_copy(update={"achievable_us": 40.0, "achievable_bound_by": "latency"})
+    assert evaluation_text(evaluation(Verdict.passed, measurement=calibrated)).splitlines()[-1] == (
+        "floor   25.0 us (HBM, datasheet), 40.0 us at rates measured on this machine (latency): 25% / 40% reached"
+    )
     assert evaluation_text(evaluation(Verdict.passed)).endswith("\nNot timed.")
 
 

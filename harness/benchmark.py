@@ -1,0 +1,297 @@
+"""How long verdicts take and how far their numbers can be trusted (`python -m harness.benchmark`).
+
+    speed    seconds of each kind of evaluation, by stage, beside its target
+    aa       the reference evaluated as if it were a candidate, again and again: what the noise is
+    company  one candidate first to last of ten, and while compilers keep the host's processors busy
+
+Prints a table on stderr and one JSON document on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform as python_platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from harness import machine
+from harness.evaluate import Sandbox, reference_candidate
+from harness.types import BACKENDS, Candidate, DType, Evaluation, PlatformName, Request, Timing
+from problems import catalogue
+
+_EXAMPLES = Path(__file__).resolve().parent.parent / "prompts" / "examples"
+_KIT = {"cpu": "cpp/p01_allreduce_shm.py", "cuda": "cuda/p01_allreduce_twoshot.py"}
+_INLINE = "cuda/p01_allreduce_loadinline.py"
+_TARGETS_S: dict[str, dict[str, float]] = {
+    "cpu": {"warm re-evaluation": 1.5, "compile error, kit": 1.5},
+    "cuda": {
+        "first of a session": 20.0,
+        "warm re-evaluation": 3.0,
+        "new candidate, kit": 6.0,
+        "compile error, kit": 1.5,
+        "compile error, load_inline": 5.0,
+    },
+}
+_TRIALS = 5
+
+
+class Bench:
+    """One sandbox and what is asked of it."""
+
+    def __init__(self, platform: PlatformName, world_size: int) -> None:
+        self.platform, self.world_size = platform, world_size
+        self.dtype: DType = "float32" if platform == "cpu" else "bfloat16"
+        self.backend = BACKENDS[platform][0]
+
+    def example(self, file: str) -> Candidate:
+        return Candidate(source=(_EXAMPLES / file).read_text(), backend=self.backend)
+
+    def kit(self) -> Candidate:
+        return self.example(_KIT[self.platform])
+
+    def request(self, candidate: Candidate, problem: int = 1, case: str = "pkb", **changes: Any) -> Request:
+        settings = {"trials": _TRIALS, "dtype": self.dtype} | changes
+        return Request(
+            candidate=candidate,
+            problem=problem,
+            case=case,
+            platform=self.platform,
+            world_size=self.world_size,
+            **settings,
+        )
+
+
+def unseen(candidate: Candidate) -> Candidate:
+    """The same with a comment in its C++ or CUDA text that no cache has seen."""
+    at = candidate.source.index("#include")
+    return _with(candidate, candidate.source[:at] + f"// {uuid.uuid4()}\n" + candidate.source[at:])
+
+
+def broken(candidate: Candidate) -> Candidate:
+    """A new candidate with a statement that does not compile in the last function of its C++ or CUDA text."""
+    at = candidate.source.index("extern" if "kit.build" in candidate.source else "void allreduce(")
+    return _with(
+        unseen(candidate), candidate.source[:at] + f"int broken_{uuid.uuid4().hex} = missing;\n" + candidate.source[at:]
+    )
+
+
+def _with(candidate: Candidate, source: str) -> Candidate:
+    return candidate.model_copy(update={"source": source})
+
+
+# -- speed -------------------------------------------------------------------------------------------------------------
+
+
+def speed(bench: Bench, repeats: int, inline: bool) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+
+    def row(name: str, seconds: list[float], stages: list[dict[str, float]], **more: Any) -> None:
+        target = more.pop("target_s", _TARGETS_S[bench.platform].get(name))
+        stage_s = {key: round(statistics.median(s.get(key, 0.0) for s in stages), 3) for key in stages[-1]}
+        rows.append(
+            {"name": name, "seconds": seconds, "median_s": statistics.median(seconds), "target_s": target,
+             "stage_s": stage_s, **more}
+        )  # fmt: skip
+        _say_row(rows[-1])
+
+    started = time.monotonic()
+    with Sandbox(bench.platform, bench.world_size) as box:
+
+        def evaluate(make: Callable[[], Candidate], count: int, think: bool = True, **expect: Any) -> tuple[Any, ...]:
+            seconds, found = [], []
+            for _ in range(count):
+                candidate = make()
+                if think:  # as a model does: the next ranks come up meanwhile
+                    time.sleep(1.0 if bench.platform == "cpu" else 6.0)
+                before = time.monotonic()
+                found.append(box.evaluate(bench.request(candidate)))
+                seconds.append(round(time.monotonic() - before, 3))
+            assert all(str(e.verdict) == expect.get("verdict", "passed") for e in found), [e.summary for e in found]
+            return seconds, [e.stage_s for e in found], found
+
+        first = box.evaluate(bench.request(unseen(bench.kit())))
+        assert first.passed, first.summary
+        row("first of a session", [round(time.monotonic() - started, 3)], [first.stage_s])
+        kit = bench.kit()
+        evaluate(lambda: kit, 1)
+        row("warm re-evaluation", *evaluate(lambda: kit, repeats)[:2])
+        row("re-evaluation at once", *evaluate(lambda: kit, repeats, think=False)[:2])
+        row("new candidate, kit", *evaluate(lambda: unseen(kit), repeats)[:2])
+        row("compile error, kit", *evaluate(lambda: broken(kit), repeats, verdict="compile_error")[:2])
+        if bench.platform == "cuda" and inline:
+            plain = bench.example(_INLINE)
+            row("compile error, load_inline", *evaluate(lambda: broken(plain), 2, verdict="compile_error")[:2])
+            seconds, stages, _ = evaluate(lambda: unseen(plain), 1)
+            row("new candidate, load_inline", seconds, stages, target_s=stages[0]["build"] + 3.0)
+            row("build, load_inline", [stages[0]["build"]], stages, target_s=30.0)
+    return rows
+
+
+def _say_row(row: dict[str, Any]) -> None:
+    stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in row["stage_s"].items() if seconds >= 0.005)
+    target = f"target {row['target_s']:.1f}" if row["target_s"] else ""
+    worst = max(row["seconds"])
+    _say(f"{row['name']:28s} {row['median_s']:7.2f} s (worst {worst:.2f}) {target:12s} {stages}")
+
+
+# -- aa ----------------------------------------------------------------------------------------------------------------
+
+
+def aa(bench: Bench, problems: list[int], cases: list[str], protocols: list[str], repeats: int) -> list[dict[str, Any]]:
+    """Every repeat is a whole evaluation: other processes, other seeds."""
+    rows = []
+    with Sandbox(bench.platform, bench.world_size) as box:
+        for problem in problems:
+            candidate = reference_candidate(catalogue.find(problem))
+            for case in cases:
+                for protocol in protocols:
+                    found = [
+                        box.evaluate(bench.request(candidate, problem, case, protocol=protocol, trials=1))
+                        for _ in range(repeats)
+                    ]
+                    for mode in ("eager", "device"):
+                        rows += _aa_row(found, problem, case, protocol, mode)
+    return rows
+
+
+def _aa_row(found: list[Evaluation], problem: int, case: str, protocol: str, mode: str) -> list[dict[str, Any]]:
+    timings = [t for e in found if e.measurement and (t := getattr(e.measurement, mode)) is not None]
+    if not timings:
+        return []
+    row = {
+        "problem": problem,
+        "case": case,
+        "protocol": protocol,
+        "mode": mode,
+        "reference_us": statistics.median(t.reference.median_us for t in timings),
+        "ratios": [[round(v, 4) for v in (t.speedup.low, t.speedup.value, t.speedup.high)] for t in timings],
+        "within_2_percent": sum(abs(t.speedup.value - 1) <= 0.02 for t in timings),
+        "called_faster": sum(t.speedup.low > 1 for t in timings),
+        "called_slower": sum(t.speedup.high < 1 for t in timings),
+        "repeats": len(timings),
+        "timing_s": round(statistics.median(e.stage_s["timing"] for e in found), 2),
+        "slowdowns": sorted({reason for t in timings if t.clocks for reason in t.clocks.slowdowns}),
+    }
+    low, high = min(t.speedup.value for t in timings), max(t.speedup.value for t in timings)
+    _say(
+        f"{problem:3d} {case:6s} {protocol:9s} {mode:6s} {row['reference_us']:8.1f} us  ratio {low:.3f} to {high:.3f}, "
+        f"within 2%: {row['within_2_percent']}/{len(timings)}, faster {row['called_faster']}, "
+        f"slower {row['called_slower']}"
+    )
+    return [row]
+
+
+# -- company -----------------------------------------------------------------------------------------------------------
+
+
+def company(bench: Bench, repeats: int) -> list[dict[str, Any]]:
+    """The same candidate at every place of a row of ten, cold first, and among compilers."""
+    kit, other = bench.kit(), reference_candidate(catalogue.find(1))
+    rows: list[dict[str, Any]] = []
+
+    def note(where: str, evaluation: Evaluation) -> None:
+        measured = evaluation.measurement
+        assert measured is not None, evaluation.summary
+        row: dict[str, Any] = {"where": where}
+        for mode, timing in (("eager", measured.eager), ("device", measured.device)):
+            if timing is not None:
+                row[mode] = [round(v, 4) for v in _ratio(timing)]
+        rows.append(row)
+        _say(
+            f"{where:24s} "
+            + "  ".join(f"{m} {row[m][1]:.3f} [{row[m][0]:.3f}, {row[m][2]:.3f}]" for m in row if m != "where")
+        )
+
+    with Sandbox(bench.platform, bench.world_size) as box:
+        for place in range(1, 11):
+            if place in (1, 2, 5, 9, 10):
+                note(f"place {place} of ten", box.evaluate(bench.request(kit)))
+            else:
+                box.evaluate(bench.request(other))
+        with _compilers():
+            for _ in range(repeats):
+                note("among compilers", box.evaluate(bench.request(kit)))
+    return rows
+
+
+def _ratio(timing: Timing) -> tuple[float, float, float]:
+    return timing.speedup.low, timing.speedup.value, timing.speedup.high
+
+
+@contextlib.contextmanager
+def _compilers() -> Iterator[None]:
+    """Half of the processors busy compiling, as when candidates are built ahead."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "busy.cpp"
+        source.write_text(
+            '#include <algorithm>\n#include <map>\n#include <regex>\n#include <string>\nstd::regex r("a");\n'
+        )
+        loop = f"while :; do g++ -O3 -c {source} -o /dev/null; done"
+        count = max(1, len(os.sched_getaffinity(0)) // 2)
+        busy = [subprocess.Popen(["sh", "-c", loop], start_new_session=True) for _ in range(count)]
+        try:
+            time.sleep(1.0)
+            yield
+        finally:
+            for process in busy:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, 9)
+                process.wait()
+
+
+# -- command line ------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suite", nargs="?", default="speed", choices=("speed", "aa", "company"))
+    parser.add_argument("--platform", choices=("cpu", "cuda"), default=machine.default_platform())
+    parser.add_argument("--world-size", type=int)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--no-inline", action="store_true", help="speed: without load_inline, which takes a minute")
+    parser.add_argument("--problems", default="1", help="aa: numbers, comma-separated")
+    parser.add_argument("--cases", default="pkb", help="aa: names, comma-separated")
+    parser.add_argument("--protocols", default="ringsmith", help="aa: ringsmith, pkb")
+    given = parser.parse_args()
+    world_size = given.world_size or (2 if given.platform == "cpu" else min(4, len(machine.gpus())))
+    bench = Bench(given.platform, world_size)
+    if given.suite == "speed":
+        rows = speed(bench, given.repeats, not given.no_inline)
+    elif given.suite == "aa":
+        numbers = [int(number) for number in given.problems.split(",")]
+        rows = aa(bench, numbers, given.cases.split(","), given.protocols.split(","), given.repeats)
+    else:
+        rows = company(bench, given.repeats)
+    gpus = machine.gpus() if given.platform == "cuda" else ()
+    print(json.dumps({
+        "suite": given.suite,
+        "platform": given.platform,
+        "world_size": world_size,
+        "devices": [gpu.name for gpu in gpus] or [machine.cpu().model],
+        "cores": machine.cpu().cores,
+        "torch": machine.torch_version(),
+        "python": python_platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+        "rows": rows,
+    }))  # fmt: skip
+
+
+def _say(text: str) -> None:
+    print(re.sub(r"\s+$", "", text), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Clocks and slowdowns of the leased GPUs, read while a block runs. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.measure import Reading
+
+_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "thermal (software)",
+    0x40: "thermal (hardware)",
+    0x80: "power brake",
+}
+"""NVML's bits for a clock held down; idling and clocks that somebody has set are not named."""
+_DISTURBING = 0x8 | 0x20 | 0x40 | 0x80
+"""A power cap is normal for matrix products and falls on both sides alike."""
+
+
+class Clocks:
+    """NVML handles of some GPUs, kept open: a reading takes well under a millisecond."""
+
+    def __init__(self, devices: Sequence[int]) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._nvml: Any = pynvml
+        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in devices]
+
+    def read(self) -> Reading:
+        """Now. Empty if the driver does not tell."""
+        nvml = self._nvml
+        try:
+            mhz = [nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) for handle in self._handles]
+            bits = 0
+            for handle in self._handles:
+                bits |= nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+        except nvml.NVMLError:
+            return Reading()
+        return Reading(
+            sm_mhz=tuple(mhz),
+            slowdowns=frozenset(name for bit, name in _REASONS.items() if bits & bit),
+            disturbed=bool(bits & _DISTURBING),
+        )
