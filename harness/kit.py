@@ -98,7 +98,7 @@ def build(source: str, flags: Sequence[str] = ()) -> Library:
     functions = parse_functions(source)
     command = state.platform.compile_command(Path("SOURCE"), Path("OUTPUT"), list(flags))
     # The position in the candidate is part of the key: messages and -lineinfo carry its lines.
-    text = _line_directive(source, state.source) + source
+    text = line_directive(source, state.source) + source
     header = (_INCLUDE / "ringsmith.h").read_bytes()
     name = cache.key(text, command, state.platform.target(), cache.tool_identity(command[0]), header)
 
@@ -131,7 +131,8 @@ def building() -> Iterator[None]:
         progress.touch()
 
 
-def _line_directive(source: str, candidate: str) -> str:
+def line_directive(source: str, candidate: str) -> str:
+    """For the compiler: the source's place in the candidate. Empty if it is not found there."""
     at = candidate.find(source)
     if at < 0:
         return ""

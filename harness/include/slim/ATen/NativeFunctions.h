@@ -1,0 +1,2 @@
+// Left out: declarations of kernels inside torch, which candidates do not call.
+#pragma once
