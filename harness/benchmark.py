@@ -108,31 +108,35 @@ def speed(bench: Bench, repeats: int, inline: bool) -> list[dict[str, Any]]:
     started = time.monotonic()
     with Sandbox(bench.platform, bench.world_size) as box:
 
-        def evaluate(make: Callable[[], Candidate], count: int, think: bool = True, **expect: Any) -> tuple[Any, ...]:
+        def evaluate(
+            make: Callable[[], Candidate], count: int, think: bool = True, case: str = "pkb", verdict: str = "passed"
+        ) -> tuple[list[float], list[dict[str, float]]]:
             seconds, found = [], []
             for _ in range(count):
                 candidate = make()
                 if think:  # as a model does: the next ranks come up meanwhile
-                    time.sleep(1.0 if bench.platform == "cpu" else 6.0)
+                    time.sleep(1.0 if bench.platform == "cpu" else 4.5)
                 before = time.monotonic()
-                found.append(box.evaluate(bench.request(candidate)))
+                found.append(box.evaluate(bench.request(candidate, case=case)))
                 seconds.append(round(time.monotonic() - before, 3))
-            assert all(str(e.verdict) == expect.get("verdict", "passed") for e in found), [e.summary for e in found]
-            return seconds, [e.stage_s for e in found], found
+            assert all(str(e.verdict) == verdict for e in found), [e.summary for e in found]
+            return seconds, [e.stage_s for e in found]
 
         first = box.evaluate(bench.request(unseen(bench.kit())))
         assert first.passed, first.summary
         row("first of a session", [round(time.monotonic() - started, 3)], [first.stage_s])
         kit = bench.kit()
         evaluate(lambda: kit, 1)
-        row("warm re-evaluation", *evaluate(lambda: kit, repeats)[:2])
-        row("re-evaluation at once", *evaluate(lambda: kit, repeats, think=False)[:2])
-        row("new candidate, kit", *evaluate(lambda: unseen(kit), repeats)[:2])
-        row("compile error, kit", *evaluate(lambda: broken(kit), repeats, verdict="compile_error")[:2])
+        row("warm re-evaluation", *evaluate(lambda: kit, repeats))
+        row("re-evaluation at once", *evaluate(lambda: kit, repeats, think=False))
+        if bench.platform == "cuda":
+            row("warm re-evaluation, large", *evaluate(lambda: kit, 2, case="large"))
+        row("new candidate, kit", *evaluate(lambda: unseen(kit), repeats))
+        row("compile error, kit", *evaluate(lambda: broken(kit), repeats, verdict="compile_error"))
         if bench.platform == "cuda" and inline:
             plain = bench.example(_INLINE)
-            row("compile error, load_inline", *evaluate(lambda: broken(plain), 2, verdict="compile_error")[:2])
-            seconds, stages, _ = evaluate(lambda: unseen(plain), 1)
+            row("compile error, load_inline", *evaluate(lambda: broken(plain), 2, verdict="compile_error"))
+            seconds, stages = evaluate(lambda: unseen(plain), 1)
             row("new candidate, load_inline", seconds, stages, target_s=stages[0]["build"] + 3.0)
             row("build, load_inline", [stages[0]["build"]], stages, target_s=30.0)
     return rows

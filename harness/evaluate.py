@@ -74,6 +74,10 @@ class Sandbox:
         """Policy gate and build stage: no lease, no device."""
         return self._with_retry(lambda: self._builds.build(candidate))
 
+    def warm_up(self) -> None:
+        """Begin to bring up what the first evaluation needs. Returns as soon as the fork server is there."""
+        self._with_retry(self._processes.warm_up)
+
     def build_ahead(self, candidates: Sequence[Candidate]) -> None:
         """Begin to build candidates that will be evaluated, where that disturbs no timing."""
         self._builds.ahead(candidates)

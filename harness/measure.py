@@ -14,10 +14,12 @@ _ROUND = "RCCR"  # ABBA: a drift of the machine falls on both alike
 _MIN_ROUNDS, _MAX_ROUNDS = 3, 8
 _TIGHT = 0.005
 """Half-width of the bootstrap interval, relative, at which more rounds are not worth their time."""
-_CAP_S = 1.0
+_CAP_S = 0.5
 """No further round is begun after this."""
-_BLOCK_S = 0.05
+_BLOCK_S = 0.03
 _MIN_SAMPLES, _MAX_SAMPLES = 3, 50
+_WARM_UP_CALLS, _WARM_UP_S = 200, 0.1
+"""Each side is warm after that many calls or that long, whichever is sooner."""
 _SAMPLE_US = 300.0
 """Calls shorter than this are timed several at once."""
 MAX_CALLS = 10
@@ -91,15 +93,18 @@ def alternate(reference: TimeBlock, candidate: TimeBlock, noise: Noise, calls: i
 
 
 def _plan(sides: dict[str, TimeBlock], calls: int | None) -> Plan:
-    """From two warm-up blocks of each side. The second lasts about as long as a timed one: clocks and caches are then
-    as they will be."""
+    """From the last of some warm-up blocks of each side: a candidate's processes are new, and the first calls in them
+    are slow (on cpu twice as slow for a tenth of a second)."""
     call_us, host_us = {}, {}
     for side, time_block in sides.items():
         first = time_block(Plan(_MIN_SAMPLES, calls or 1, prime_us=300.0))
         call_us[side], host_us[side] = _seen(first)
     second = _sized(call_us, {side: min(us, 300.0) for side, us in host_us.items()}, calls)
     for side, time_block in sides.items():
-        call_us[side], host_us[side] = _seen(time_block(second))
+        began, calls = time.monotonic(), 0
+        while calls < _WARM_UP_CALLS and (calls == 0 or time.monotonic() < began + _WARM_UP_S):
+            block, calls = time_block(second), calls + second.samples * second.calls
+        call_us[side], host_us[side] = _seen(block)
     return _sized(call_us, host_us, second.calls)
 
 

@@ -113,13 +113,13 @@ class Rank:
     def time(self, call: Callable[[int], Any], message: dict[str, Any]) -> dict[str, Any]:
         """One block of timed calls; `call(i)` makes the i-th. Reply: `times_us` and `host_us`, or `not_capturable`."""
         tick, plan = self.progress.touch, Plan(**message["plan"])
+        if message["mode"] == "steady":  # PKB's method, as it is
+            return {"times_us": self.platform.time_steady(call, plan.samples, tick), "host_us": []}
         allowed, core = os.sched_getaffinity(0), self.platform.core(self.rank, self.world_size)
         if core is not None:
             os.sched_setaffinity(0, {core})
         gc.disable()
         try:
-            if message["mode"] == "steady":
-                return {"times_us": self.platform.time_steady(call, plan.samples, tick), "host_us": []}
             timer = self.platform.time_eager if message["mode"] == "eager" else self.platform.time_device
             return asdict(timer(call, plan, self.align, tick))
         except platforms.NotCapturableError as error:

@@ -21,6 +21,9 @@ from harness.progress import Phase, ProgressBoard, Words
 from harness.wire import Channel, ChannelClosedError, GarbledError, pair, readable
 
 _SCRATCH_ROOT = Path("/dev/shm")  # shared memory: the exchange files and the cpu platform's symmetric buffers live here
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+"""glibc gives every large tensor back to the kernel and takes it anew, page by page: a third of a correctness trial on
+the cpu platform, and a cost that changes with what else the machine does. All ranks are forks of such a process."""
 _LONGEST = 3.0
 """A request ends after this many times its deadline even if the progress words keep changing."""
 _GRACE_S = 1.0
@@ -45,7 +48,8 @@ class Nursery:
         self._sets = 0
         self.living: set[RankSet] = set()
         self._control, theirs = pair()
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | _MALLOC
+        environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
         self._log = (self.scratch / "forkserver.log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "harness.forkserver", str(theirs.fileno()), str(self.scratch)],

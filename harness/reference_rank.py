@@ -20,10 +20,9 @@ from problems.spec import Case, Problem, RankContext
 @dataclass
 class _Slot:
     arguments: tuple[Any, ...]
-    expected: Any
-    """The reference's output in the run's dtype."""
-    oracle: Any
-    """The reference's output on the same inputs in float64; the exact output itself for data movement."""
+    known: tuple[Any, Any] | None = None
+    """What is right, once it has been asked for: the reference's output in the run's dtype, and on the same inputs in
+    float64 (for data movement the same output again)."""
 
 
 class ReferenceRank:
@@ -65,7 +64,7 @@ class ReferenceRank:
         return {}
 
     def _inputs(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Draw the inputs of slot `slot` from `seed`, compute what is right, and hand the inputs over."""
+        """Draw the inputs of slot `slot` from `seed` and hand them over."""
         assert self._problem is not None and self._state.device is not None
         context = RankContext(
             seed=message["seed"],
@@ -75,28 +74,36 @@ class ReferenceRank:
             device=self._state.device,
         )
         arguments = self._problem.inputs(self._case, context)
-        with torch.no_grad():
-            expected = self._problem.reference(*arguments)
-            exact = self._problem.tolerance == "exact"
-            oracle = expected if exact else self._problem.reference(*_in_float64(arguments))
-        self._state.platform.synchronize()
-        self._slots[message["slot"]] = _Slot(arguments, expected, oracle)
+        self._slots[message["slot"]] = _Slot(arguments)
         return {"tree": self._state.exchange["inputs"].write(list(arguments))}
+
+    def _right(self, slot: _Slot) -> tuple[Any, Any]:
+        """Collective, like the reference itself: every rank asks at the same time."""
+        assert self._problem is not None
+        if slot.known is None:
+            with torch.no_grad():
+                expected = self._problem.reference(*slot.arguments)
+                exact = self._problem.tolerance == "exact"
+                oracle = expected if exact else self._problem.reference(*_in_float64(slot.arguments))
+            self._state.platform.synchronize()
+            slot.known = expected, oracle
+        return slot.known
 
     def _check(self, message: dict[str, Any]) -> dict[str, Any]:
         """Judge the candidate's output for a slot. Reply: `structure` (an error or None) and `mismatches`."""
         assert self._problem is not None and self._state.device is not None
-        slot = self._slots[message["slot"]]
+        # Before anything that may differ between ranks.
+        expected, oracle = self._right(self._slots[message["slot"]])
         try:
-            if (error := structure_error(slot.expected, message["tree"])) is not None:
+            if (error := structure_error(expected, message["tree"])) is not None:
                 return {"structure": error, "mismatches": []}
             output = self._state.exchange["outputs"].read(message["tree"], self._state.device)
         except (MalformedError, KeyError, TypeError) as error:
             return {"structure": f"the output cannot be read: {error}", "mismatches": []}
         found = compare(
             output,
-            slot.expected,
-            slot.oracle,
+            expected,
+            oracle,
             exact=self._problem.tolerance == "exact",
             check=message["check"],
             trial=message["trial"],

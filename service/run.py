@@ -68,6 +68,7 @@ def run_one(
             work=work,
             sol_us=floor[0] if floor else None,
         )
+        sandbox.warm_up()  # while the model thinks
         record = stack.enter_context(Record.create(root, new_run_id(entry.number, entry.name)))
         session = Session(
             sandbox=sandbox,

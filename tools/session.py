@@ -102,5 +102,5 @@ class Session:
         return bool(self._passed - self._failed)
 
     def official(self, candidate: Candidate) -> Evaluation:
-        """The evaluation that counts: the run's own case, fresh seeds, all stages. Raises HarnessError."""
-        return self.sandbox.evaluate(self.request(candidate))
+        """The evaluation that counts and ends a run: its own case, fresh seeds, all stages. Raises HarnessError."""
+        return self.sandbox.evaluate(self.request(candidate), last=True)
