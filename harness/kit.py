@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import math
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 
-from harness import cache
+from harness import cache, compiler
 from harness.platforms import Platform, SymmetricMemory
 from harness.progress import Phase, Progress
 
@@ -106,11 +105,9 @@ def build(source: str, flags: Sequence[str] = ()) -> Library:
         file = folder / f"kit{state.platform.suffix}"
         file.write_text(text, encoding="utf-8")
         run = state.platform.compile_command(file, folder / "kit.so", [f"-I{_INCLUDE}", *flags])
-        done = subprocess.run(run, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            raise BuildError(
-                (done.stderr + done.stdout).replace(str(file), "kit source").replace(f"{_INCLUDE}/", "").strip()
-            )
+        code, output = compiler.run(run)
+        if code != 0:
+            raise BuildError(output.replace(str(file), "kit source").replace(f"{_INCLUDE}/", "").strip())
 
     with building():
         folder = cache.build("kit", name, make)

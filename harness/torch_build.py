@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import cache, certainty, slim_headers
+from harness import cache, certainty, compiler, slim_headers
 from harness.certainty import Headers
 
 
@@ -119,6 +119,9 @@ class _Processes:
 
     def run(self, command: Sequence[str]) -> tuple[int, str]:
         """Exit status and output; nothing is started once it is closed."""
+        return compiler.twice_if_killed(lambda: self._run(command))
+
+    def _run(self, command: Sequence[str]) -> tuple[int, str]:
         with self._lock:
             if self._closed:
                 return -1, ""

@@ -1,5 +1,7 @@
 """`kit.build` with the real compiler, bound as the harness binds it."""
 
+import os
+import shutil
 import subprocess
 
 import pytest
@@ -186,3 +188,21 @@ def test_wrong_uses_are_told_apart(bound, monkeypatch):
 
 def test_rank_and_world_size_are_those_bound(bound):
     assert (kit.rank(), kit.world_size(), kit.stream()) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "stage", ["kill -9 $$", "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1"]
+)
+def test_a_compiler_that_is_killed_says_nothing_about_the_source(bound, tmp_path, monkeypatch, stage):
+    """Once: it is run again. Twice: it is killed for what the source asks of it."""
+    real = shutil.which("g++")
+    wrapper, log = tmp_path / "g++", tmp_path / "log"
+    wrapper.write_text(f'#!/bin/sh\necho >>{log}\n[ $(wc -l <{log}) -gt $KILLS ] && exec {real} "$@"\n{stage}\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("KILLS", "1")
+    assert kit.build(f'extern "C" int n() {{ return {len(stage)}; }}').n() == len(stage)
+    log.unlink()
+    monkeypatch.setenv("KILLS", "2")
+    with pytest.raises(kit.BuildError):
+        kit.build(f'extern "C" int n() {{ return {-len(stage)}; }}')

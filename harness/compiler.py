@@ -1,0 +1,28 @@
+"""Runs a compiler. One that is killed (by a person, for want of memory) says nothing about its source: once more."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+
+# The driver (g++, nvcc) survives when one of its stages is killed, and says so.
+_KILLED = re.compile(r"Killed signal terminated program|died due to signal 9")
+
+
+def run(command: Sequence[str]) -> tuple[int, str]:
+    """Exit status and output of a compiler."""
+
+    def once() -> tuple[int, str]:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+        return done.returncode, done.stderr + done.stdout
+
+    return twice_if_killed(once)
+
+
+def twice_if_killed(once: Callable[[], tuple[int, str]]) -> tuple[int, str]:
+    """What `once` returns, an exit status and output, of a second try if the first was killed."""
+    code, output = once()
+    if code == -9 or (code != 0 and _KILLED.search(output)):
+        return once()
+    return code, output
