@@ -42,3 +42,14 @@ def read_candidate():
         return Candidate(source=source, backend=backend), Verdict(expected[1]) if expected else Verdict.passed
 
     return read
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """For many small tensors: threads that wait for each other on busy cores would take ten times as long."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -11,6 +11,7 @@ import pytest
 
 from harness.evaluate import Sandbox
 from harness.types import Backend, Candidate, Limits, Request, Verdict
+from tests.processes import descendants
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMITS = Limits(load_s=2.5, first_call_s=2.5, call_s=2.5)
@@ -43,7 +44,7 @@ def test_a_killed_process_of_ours_is_replaced_and_not_charged(victim):
     with Sandbox("cpu", 2, LIMITS) as box:
         assert box.evaluate(request(RIGHT)).passed
         (server,) = _children(os.getpid(), "harness.forkserver")[-1:]
-        os.kill(server if victim == "fork server" else _descendants(server)[0], signal.SIGKILL)
+        os.kill(server if victim == "fork server" else descendants(server)[0], signal.SIGKILL)
         assert box.evaluate(request(RIGHT)).passed
 
 
@@ -76,7 +77,7 @@ def test_nothing_survives_a_killed_supervisor(tmp_path):
             if line.strip() == "correctness":
                 break
         time.sleep(0.5)
-        children = _descendants(supervisor.pid)
+        children = descendants(supervisor.pid)
         assert len(children) >= 5  # fork server, two reference ranks, two candidate ranks
         supervisor.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 10
@@ -103,26 +104,9 @@ def _running(marker: str) -> list[int]:
 def _children(pid: int, word: str) -> list[int]:
     """Children of a process with a word in their command line, oldest first."""
     ours = (
-        child for child in sorted(_descendants(pid)) if word in Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        child for child in sorted(descendants(pid)) if word in Path(f"/proc/{child}/cmdline").read_text().split("\0")
     )
     return [child for child in ours if f"PPid:\t{pid}\n" in Path(f"/proc/{child}/status").read_text()]
-
-
-def _descendants(pid: int) -> list[int]:
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found, todo = [], [pid]
-    while todo:
-        parent = todo.pop()
-        children = [child for child, its_parent in parents.items() if its_parent == parent]
-        found += children
-        todo += children
-    return found
 
 
 def _alive(pid: int) -> bool:

@@ -6,7 +6,7 @@ Ranks are simulated: `ring` adds as NCCL and gloo do, rounding to the run's dtyp
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,41 +15,13 @@ from harness.numerics import compare
 from harness.types import Mismatch
 from problems import catalogue
 from problems.spec import Case, RankContext
+from tests.orders import Parts, in_order, ring, tree
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 WORLD_SIZES = (2, 4, 8)
-Parts = list[torch.Tensor]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tensors are small: threads that wait for each other on busy cores would take ten times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def in_order(parts: Iterable[torch.Tensor]) -> torch.Tensor:
-    first, *others = parts
-    total = first.clone()
-    for part in others:
-        total = total + part
-    return total
-
-
-def ring(parts: Parts) -> torch.Tensor:
-    """Chunk c begins at rank c+1 and goes round, rounded at each hop."""
-    world_size = len(parts)
-    chunks = [part.reshape(-1).tensor_split(world_size) for part in parts]
-    sums = [in_order(chunks[(c + 1 + s) % world_size][c] for s in range(world_size)) for c in range(world_size)]
-    return torch.cat(sums).reshape(parts[0].shape)
-
-
-def tree(parts: Parts) -> torch.Tensor:
-    while len(parts) > 1:
-        parts = [in_order(parts[i : i + 2]) for i in range(0, len(parts), 2)]
-    return parts[0]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def int8_rows(values: torch.Tensor) -> torch.Tensor:

@@ -3,51 +3,24 @@
 Honest answers must pass whatever the rows' scales, their outliers and the ranks' shares: many rows, many orders.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from harness.numerics import compare
 from harness.types import Mismatch
+from tests.orders import in_order, ring, tree
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 LARGE, SMALL = 3, 5
 """A row a thousand times larger than the others, and one of the others."""
-Parts = list[torch.Tensor]
 
 each_dtype = pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
 each_size = pytest.mark.parametrize("world_size", [2, 4])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tensors are small: threads that wait for each other on busy cores would take ten times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def in_order(parts: Iterable[torch.Tensor]) -> torch.Tensor:
-    first, *others = parts
-    total = first.clone()
-    for part in others:
-        total = total + part
-    return total
-
-
-def ring(parts: Parts) -> torch.Tensor:
-    world_size = len(parts)
-    chunks = [part.reshape(-1).tensor_split(world_size) for part in parts]
-    sums = [in_order(chunks[(c + 1 + s) % world_size][c] for s in range(world_size)) for c in range(world_size)]
-    return torch.cat(sums).reshape(parts[0].shape)
-
-
-def tree(parts: Parts) -> torch.Tensor:
-    while len(parts) > 1:
-        parts = [in_order(parts[i : i + 2]) for i in range(0, len(parts), 2)]
-    return parts[0]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def judge(output: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, world_size: int) -> Mismatch | None:

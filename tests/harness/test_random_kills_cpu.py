@@ -12,6 +12,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.evaluate import Sandbox
 from harness.types import Backend, Candidate, Limits, Request, Verdict
+from tests.processes import descendants
 
 KILLS = 100
 LIMITS = Limits(load_s=10, first_call_s=10, call_s=10)
@@ -80,7 +81,7 @@ def test_a_hundred_kills_at_random_never_wedge_the_harness(capsys):
 def _kill(draw: random.Random, killed: dict[str, int]) -> None:
     """One process of ours at random, weighted towards none: server, reference, candidate, next candidate, builder."""
     try:
-        victims = _descendants(os.getpid())
+        victims = descendants(os.getpid())
         pid = draw.choice(victims)
         name = _role(pid)
         os.kill(pid, signal.SIGKILL)
@@ -94,21 +95,3 @@ def _role(pid: int) -> str:
     log = os.readlink(f"/proc/{pid}/fd/1")
     folder = Path(log).parent.name
     return folder.partition("-")[0] if "-" in folder and not folder.startswith("ringsmith") else "fork server"
-
-
-def _descendants(pid: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found: list[int] = []
-    todo = [pid]
-    while todo:
-        children = [child for child, parent in parents.items() if parent == todo[-1]]
-        todo.pop()
-        found += children
-        todo += children
-    return found

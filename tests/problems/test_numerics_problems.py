@@ -6,7 +6,7 @@ and what becomes of a payload on its way, is up to the test; a problem file that
 
 import importlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -19,44 +19,22 @@ from harness.numerics import compare
 from harness.types import Mismatch
 from problems.catalogue import Entry, entries
 from problems.spec import Arguments, Case, Problem, RankContext
+from tests.orders import Parts, in_order, ring
 
 ENTRIES = entries()
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 LARGEST = 128
 WAIT_S = 30.0
-Parts = list[torch.Tensor]
 
 each_problem = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.path.stem)
 each_size = pytest.mark.parametrize("world_size", [2, 4])
 each_dtype = pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Ranks are threads already, and their tensors small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- how ranks add ----------------------------------------------------------------------------------------------------
-
-
-def in_order(parts: Iterable[torch.Tensor]) -> torch.Tensor:
-    first, *others = parts
-    total = first.clone()
-    for part in others:
-        total = total + part
-    return total
-
-
-def ring(parts: Parts) -> torch.Tensor:
-    """As NCCL and gloo add: chunk c begins at rank c+1 and is rounded at each hop."""
-    world_size = len(parts)
-    chunks = [part.reshape(-1).tensor_split(world_size) for part in parts]
-    sums = [in_order(chunks[(c + 1 + s) % world_size][c] for s in range(world_size)) for c in range(world_size)]
-    return torch.cat(sums).reshape(parts[0].shape)
 
 
 def backwards(parts: Parts) -> torch.Tensor:
