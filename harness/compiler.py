@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 # The driver (g++, nvcc) survives when one of its stages is killed, and says so.
-_KILLED = re.compile(r"Killed signal terminated program|died due to signal 9")
+_KILLED = re.compile(r"\bKilled signal\b|\bsignal 9\b")
 
 
 def run(command: Sequence[str]) -> tuple[int, str]:

@@ -191,7 +191,13 @@ def test_rank_and_world_size_are_those_bound(bound):
 
 
 @pytest.mark.parametrize(
-    "stage", ["kill -9 $$", "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1"]
+    "stage",
+    [
+        "kill -9 $$",
+        "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1",
+        "echo 'collect2: fatal error: ld terminated with signal 9 [Killed]'; exit 1",
+        "echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\"; exit 9",
+    ],
 )
 def test_a_compiler_that_is_killed_says_nothing_about_the_source(bound, tmp_path, monkeypatch, stage):
     """Once: it is run again. Twice: it is killed for what the source asks of it."""
