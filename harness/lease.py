@@ -35,14 +35,10 @@ class Lease:
         deadline, files = time.monotonic() + wait_s, []
         try:
             for device in self.devices:
-                file = _open(self.kind, device)
-                files.append(file)
-                while not _try_lock(file):
-                    if time.monotonic() > deadline:
-                        raise BusyError(
-                            f"{self.kind} device {device} stayed leased to another process for {wait_s:.0f} s"
-                        )
-                    time.sleep(0.02)
+                with self._turn(device, deadline, wait_s):
+                    file = _open(self.kind, device)
+                    files.append(file)
+                    self._lock(file, device, deadline, wait_s)
             started = time.monotonic()
             try:
                 yield tuple(files)
@@ -51,6 +47,22 @@ class Lease:
         finally:
             for file in files:
                 os.close(file)
+
+    @contextlib.contextmanager
+    def _turn(self, device: int, deadline: float, wait_s: float) -> Iterator[None]:
+        """Whoever waits for a device holds this: a batch that lets go and asks again at once comes after the others."""
+        file = _open(f"{self.kind}-turn", device)
+        try:
+            self._lock(file, device, deadline, wait_s)
+            yield
+        finally:
+            os.close(file)
+
+    def _lock(self, file: int, device: int, deadline: float, wait_s: float) -> None:
+        while not _try_lock(file):
+            if time.monotonic() > deadline:
+                raise BusyError(f"{self.kind} device {device} stayed leased to another process for {wait_s:.0f} s")
+            time.sleep(0.02)
 
 
 def free_devices(kind: str, candidates: Sequence[int]) -> list[int]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from harness import lease
 from harness.errors import HarnessError
-from harness.lease import Lease, free_devices
+from harness.lease import BusyError, Lease, free_devices
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
@@ -139,3 +140,31 @@ def test_a_device_held_by_another_user_is_seen_and_freed(monkeypatch):
         with Lease("cuda", [0]).hold(1):
             done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
         assert done.stdout == "[1, 2]\n", done.stderr
+
+
+def test_who_waits_comes_before_who_lets_go_and_asks_again():
+    """Else a batch of evaluations would keep everybody else out until its end."""
+    batch, other = Lease("cpu", [0]), Lease("cpu", [0])
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait_for_it():
+        with other.hold(wait_s=30):
+            entered.set()
+            leave.wait(30)
+
+    waiter = threading.Thread(target=wait_for_it)
+    with batch.hold():
+        waiter.start()
+        while "cpu-turn" not in _locked_files():  # until the other one is in line
+            time.sleep(0.01)
+    with pytest.raises(BusyError), batch.hold(wait_s=0):
+        pass
+    assert entered.wait(30)
+    leave.set()
+    waiter.join()
+    with batch.hold(wait_s=0):
+        pass
+
+
+def _locked_files() -> str:
+    return " ".join(kind for kind in ("cpu-turn", "cpu") if not lease.free_devices(kind, [0]))
