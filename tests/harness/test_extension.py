@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import extension, kit, platforms, slim_headers, torch_build
+from harness import extension, kit, slim_headers, torch_build
 from harness.diagnosis import classify_error
-from harness.progress import Progress, ProgressBoard
 from harness.rank import describe_error
 from harness.types import Verdict
 
@@ -45,24 +44,11 @@ def cache_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def bound(cache_folder, tmp_path, monkeypatch):
+def bound(cache_folder, bind_kit, monkeypatch):
     monkeypatch.setenv("RINGSMITH_CACHE", str(cache_folder))
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a")
     monkeypatch.setenv("CUDA_HOME", "/usr/local/cuda")
-    board = ProgressBoard(tmp_path / "progress", 1, create=True)
-    state = kit._State(
-        platform=platforms.get("cpu"),
-        rank=0,
-        world_size=1,
-        device=torch.device("cpu"),
-        progress=Progress(board, 0),
-        source=f'"""A candidate."""\nA = r"""{MIXED}"""\nB = """{UNDECLARED}"""\n',
-        built=[],
-    )
-    kit.bind(state)
-    yield state
-    monkeypatch.setattr(kit, "_state", None)
-    board.close()
+    return bind_kit(f'"""A candidate."""\nA = r"""{MIXED}"""\nB = """{UNDECLARED}"""\n')
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import torch
 
-from harness import kit, platforms
+from harness import kit
 from harness.diagnosis import classify_error
-from harness.progress import Phase, Progress, ProgressBoard
+from harness.progress import Phase
 from harness.rank import describe_error
 from harness.types import Verdict
 
@@ -32,22 +32,9 @@ def cache_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def bound(cache_folder, tmp_path, monkeypatch):
+def bound(cache_folder, bind_kit, monkeypatch):
     monkeypatch.setenv("RINGSMITH_CACHE", str(cache_folder))
-    board = ProgressBoard(tmp_path / "progress", 1, create=True)
-    state = kit._State(
-        platform=platforms.get("cpu"),
-        rank=0,
-        world_size=1,
-        device=torch.device("cpu"),
-        progress=Progress(board, 0),
-        source=f'"""A candidate."""\nSOURCE = r"""{ADD}"""\nOTHER = """{BROKEN}"""\n',
-        built=[],
-    )
-    kit.bind(state)
-    yield state
-    monkeypatch.setattr(kit, "_state", None)
-    board.close()
+    return bind_kit(f'"""A candidate."""\nSOURCE = r"""{ADD}"""\nOTHER = """{BROKEN}"""\n')
 
 
 @pytest.fixture
