@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness import extension, kit
+from harness import collectives, extension, guard, kit, ring
 from harness.errors import HarnessError
 from harness.profiling import profile_calls
 from harness.progress import Phase
 from harness.rank import Handler, Rank
+from harness.ring import Shelf
+
+_sleep = time.sleep  # bound before any candidate can replace it
 
 
 class NoSolutionError(Exception):
@@ -39,6 +43,10 @@ class CandidateRank:
         self._slots: dict[int, tuple[Any, ...]] = {}
         self._solution: Any = None
         self._last: Any = None
+        self._last_copy: Any = None
+        self._audits: list[dict[str, Any]] = []
+        self._shelf = Shelf()
+        self._poison_bytes = 0
         self.handlers: dict[str, Handler] = {
             "connect": state.connect,
             "attach": state.attach,
@@ -46,7 +54,10 @@ class CandidateRank:
             "inputs": self._inputs,
             "rotate": self._rotate,
             "call": self._call,
+            "burst": self._burst,
+            "settled": self._settled,
             "time": self._time,
+            "audits": self._hand_over,
             "last": self._last_output,
             "profile": self._profile,
         }
@@ -64,48 +75,135 @@ class CandidateRank:
             )
         )
         extension.install()
+        self._tripwire = guard.Tripwire()
         state.progress.enter(Phase.loading)
         self._solution = import_candidate(path).solution
         state.progress.enter(Phase.idle)
-        return {}
+        return {"tripped": self._tripwire.tripped()}
 
     def _inputs(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Copy inputs that the reference rank has written into slot `slot`."""
+        """Copy inputs that the reference rank has written into slot `slot`: into new buffers, or (`in_place`) into the
+        present ones, so that nothing but their contents tells old from new."""
         assert self._state.device is not None
-        value = self._state.exchange["inputs"].read(message["tree"], self._state.device)
-        self._slots[message["slot"]] = tuple(value)
+        value = tuple(self._state.exchange["inputs"].read(message["tree"], self._state.device))
+        slot = message["slot"]
+        self._slots[slot] = ring.overwrite(self._slots[slot], value) if message["in_place"] else value
         return {}
-
-    def _call(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One call, drained; its output goes to the exchange file unless the caller only warms up."""
-        progress = self._state.progress
-        progress.enter(Phase.calling)
-        with torch.no_grad():
-            output = self._solution(*self._slots[message["slot"]])
-        progress.enter(Phase.draining)
-        self._state.platform.synchronize()
-        reply = {"tree": self._state.exchange["outputs"].write(output)}
-        progress.complete()
-        return reply
 
     def _rotate(self, message: dict[str, Any]) -> dict[str, Any]:
         self._state.rotate(self._slots, message["copies"])
         return {}
 
-    def _run_slot(self, i: int) -> None:
-        self._last = self._solution(*self._state.arguments(i))
-
-    def _time(self, message: dict[str, Any]) -> dict[str, Any]:
-        progress = self._state.progress
+    def _call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One call, drained, its output handed over: of a slot, or (`seed`) of the ring's first entry after one change
+        of its contents."""
+        state, progress = self._state, self._state.progress
+        if message.get("seed") is None:
+            arguments = self._slots[message["slot"]]
+            private = ring.clone(arguments)
+        else:
+            state.ring.draw(message["seed"], 1)
+            state.ring.change(0)
+            arguments, private = state.ring[0], None
+        self._poison()
+        before = collectives.count()
         progress.enter(Phase.calling)
         with torch.no_grad():
-            reply = self._state.time(self._run_slot, message)
+            output = self._solution(*arguments)
+        progress.enter(Phase.draining)
+        state.platform.synchronize()
+        odd = guard.not_plain(output)
+        reply = {
+            "tree": state.exchange["outputs"].write(output),
+            "odd": odd,
+            "shared": odd is None and guard.shared_with(output, arguments),
+            "changed": not (_same(arguments, private) if private is not None else state.ring.intact()),
+            "collectives": collectives.count() - before,
+            "tripped": self._tripwire.tripped(),
+        }
+        self._poison_bytes = max((t.nbytes for t in ring.tensors(output)), default=0)
         progress.complete()
         return reply
 
+    def _poison(self) -> None:
+        """Leave NaN in the memory that the output will probably get, so that nothing left over there looks right."""
+        if self._poison_bytes:
+            torch.empty(self._poison_bytes, dtype=torch.uint8, device=self._state.device).fill_(0xFF)
+
+    def _burst(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Calls back to back without waiting for the device, each with other inputs; the outputs of those in `keep` are
+        copied on the caller's stream as each returns, and handed over. `skew`: [call, kind, ms] for this rank."""
+        state, progress, platform = self._state, self._state.progress, self._state.platform
+        state.ring.draw(message["seed"], 1)
+        state.ring.change(0)
+        platform.synchronize()
+        first, keep, kept = message["first"], set(message["keep"]), []
+        skew = {call: (kind, ms) for call, kind, ms in message["skew"]}
+        progress.enter(Phase.calling)
+        state.align()
+        with torch.no_grad():
+            for i in range(message["calls"]):
+                kind, ms = skew.get(i, ("", 0))
+                if kind == "device":
+                    platform.delay(ms)
+                elif kind == "host":
+                    _sleep(ms / 1e3)
+                elif kind == "load":
+                    platform.disturb(ms)
+                output = self._solution(*state.ring[first + i])
+                if i in keep:
+                    kept.append(ring.clone(output))
+        self._last, self._last_copy = output, ring.clone(output)
+        progress.enter(Phase.draining)
+        platform.synchronize()
+        reply: dict[str, Any] = {
+            "tree": state.exchange["outputs"].write(kept),
+            "odd": guard.not_plain(output),
+            "tripped": self._tripwire.tripped(),
+        }
+        del kept
+        reply |= guard.footprint(platform.name == "cuda")
+        progress.complete()
+        return reply
+
+    def _settled(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whether the last output is still what it was when its call returned, now that every rank has drained, and
+        whether the inputs are as they were given."""
+        settled = _same(self._last, self._last_copy)  # first: an output may lie in an input, which `intact` restores
+        return {"settled": settled, "changed": not self._state.ring.intact()}
+
+    def _run_slot(self, i: int) -> Any:
+        self._last = self._solution(*self._state.ring[i])
+        return self._last
+
+    def _time(self, message: dict[str, Any]) -> dict[str, Any]:
+        progress = self._state.progress
+        block = message["block"]
+
+        def take(call: int, output: Any) -> None:
+            if (copy := self._shelf.copy(output)) is not None:
+                self._audits.append({"block": block, "call": call, "output": copy})
+
+        progress.enter(Phase.calling)
+        with torch.no_grad():
+            reply = self._state.time(self._run_slot, message, take)
+        progress.complete()
+        return {**reply, "tripped": self._tripwire.tripped()}
+
+    def _hand_over(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The outputs `take` (numbers in the order in which they were taken) or, without, which there are."""
+        if "take" not in message:
+            sizes = [sum(t.nbytes for t in ring.tensors(audit["output"])) for audit in self._audits]
+            return {"there": [[a["block"], a["call"], size] for a, size in zip(self._audits, sizes, strict=True)]}
+        outputs = [self._audits[i]["output"] for i in message["take"]]
+        if message["done"]:
+            self._audits.clear()
+            self._shelf = Shelf()
+        return {"tree": self._state.exchange["outputs"].write(outputs)}
+
     def _last_output(self, message: dict[str, Any]) -> dict[str, Any]:
         """The output of the last timed call."""
-        return {"tree": self._state.exchange["outputs"].write(self._last)}
+        return {"tree": self._state.exchange["outputs"].write(self._last), "changed": not self._state.ring.intact()}
 
     def _profile(self, message: dict[str, Any]) -> dict[str, Any]:
         progress = self._state.progress
@@ -123,3 +221,9 @@ class CandidateRank:
         state.profiling = False
         progress.complete()
         return reply
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values hold the same bits in all their tensors."""
+    pairs = list(zip(ring.tensors(a), ring.tensors(b), strict=True))
+    return all(ring.same_bits(x, y) for x, y in pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,24 @@ def judge_mismatches(found: list[list[Mismatch]]) -> str:
             f"allowed {worst.rms_allowed:.3g}, though no single element is out of bounds"
         )
     return f"{_ranks(wrong, len(found))}: {how}"
+
+
+def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]]) -> tuple[str, int | None]:
+    """What wrong outputs are like, as text, and which of the named inputs they answer as a whole on every wrong rank.
+    `likeness[i][rank]` = (whole, share of the wrong elements) for the i-th of `names`."""
+    for i, ranks in enumerate(likeness):
+        if all(whole for whole, _ in ranks):
+            return f"; the whole output is the right one for {names[i]}", i
+    for name, ranks in zip(names, likeness, strict=True):
+        if min(share for _, share in ranks) >= _STALE:
+            return f"; stale: the wrong values are right for {name}", None
+    best = max(range(len(names)), key=lambda i: max(share for _, share in likeness[i]), default=None)
+    if best is not None and (share := max(share for _, share in likeness[best])) >= _TORN:
+        return f"; torn: {share:.0%} of the wrong values are right for {names[best]}, the others for neither", None
+    return "", None
+
+
+_STALE, _TORN = 0.98, 0.1
 
 
 def _ranks(numbers: list[int], world_size: int) -> str:

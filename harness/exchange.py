@@ -6,6 +6,8 @@ millisecond, no device handle crosses the trust boundary, and the same code serv
 
 from __future__ import annotations
 
+import os
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,13 @@ class MalformedError(Exception):
 
 
 class Exchange:
-    """The shared file; maps are kept between calls because page faults cost more than the copy."""
+    """The shared file. Its writer maps it, and keeps the map because page faults cost more than the copy; its reader
+    reads it: a map of a file that the other side makes shorter would end the process that looks at it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._bytes: torch.Tensor | None = None
+        self._pinned: torch.Tensor | None = None
 
     def _map(self, size: int) -> torch.Tensor:
         if self._bytes is None or self._bytes.numel() < size:
@@ -60,11 +64,31 @@ class Exchange:
             size = max((leaf["offset"] + _bytes(leaf) for leaf in leaves), default=0)
             if size > MAX_BYTES or any(leaf["offset"] < 0 or leaf["offset"] % _ALIGN for leaf in leaves):
                 raise MalformedError("tensor outside the exchange file")
-            if size > (self._path.stat().st_size if self._path.exists() else 0):
-                raise MalformedError("the exchange file is shorter than described")
-            return _rebuild(tree, self._map(size), torch.device(device))
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            if not leaves:
+                return _rebuild(tree, {})
+            with self._path.open("rb", buffering=0) as file:
+                tensors = {id(leaf): self._fetch(file, leaf, torch.device(device)) for leaf in leaves}
+            return _rebuild(tree, tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OSError) as error:
             raise MalformedError(f"{type(error).__name__}: {error}") from None
+
+    def _fetch(self, file: FileIO, leaf: dict[str, Any], device: torch.device) -> torch.Tensor:
+        """One tensor, on `device`."""
+        size = _bytes(leaf)
+        if device.type == "cpu":
+            host = torch.empty(size, dtype=torch.uint8)
+        else:
+            if self._pinned is None or self._pinned.numel() < size:
+                self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            host = self._pinned[:size]
+        view, done = memoryview(host.numpy()), 0  # type: ignore[arg-type]
+        while done < size:
+            read = os.preadv(file.fileno(), [view[done:]], leaf["offset"] + done)
+            if read == 0:
+                raise MalformedError("the exchange file is shorter than described")
+            done += read
+        value = host.view(_DTYPES[leaf["dtype"]]).view(leaf["shape"])
+        return value if device.type == "cpu" else value.to(device)
 
 
 def _describe(value: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
@@ -113,16 +137,15 @@ def _view(area: torch.Tensor, leaf: dict[str, Any]) -> torch.Tensor:
     return area[leaf["offset"] : leaf["offset"] + _bytes(leaf)].view(_DTYPES[leaf["dtype"]]).view(leaf["shape"])
 
 
-def _rebuild(tree: dict[str, Any], area: torch.Tensor, device: torch.device) -> Any:
+def _rebuild(tree: dict[str, Any], tensors: dict[int, torch.Tensor]) -> Any:
     kind = tree["kind"]
     if kind == "tensor":
-        view = _view(area, tree)
-        return view.clone() if device.type == "cpu" else view.to(device)
+        return tensors[id(tree)]
     if kind in ("tuple", "list"):
-        items = [_rebuild(item, area, device) for item in tree["items"]]
+        items = [_rebuild(item, tensors) for item in tree["items"]]
         return tuple(items) if kind == "tuple" else items
     if kind == "dict":
-        return {k: _rebuild(v, area, device) for k, v in zip(tree["keys"], tree["items"], strict=True)}
+        return {k: _rebuild(v, tensors) for k, v in zip(tree["keys"], tree["items"], strict=True)}
     if kind == "plain":
         return tree["value"]
     return Other(tree["type"])

@@ -60,14 +60,28 @@ class Block:
 
     @property
     def slowest_host_us(self) -> float | None:
-        return max(_median(rank) for rank in self.host_us) if all(self.host_us) and self.host_us else None
+        return max(median(rank) for rank in self.host_us) if all(self.host_us) and self.host_us else None
 
 
 TimeBlock = Callable[[Plan], Block]
 """Times one block of one of the two sides."""
 
 
-def alternate(reference: TimeBlock, candidate: TimeBlock, noise: Noise, calls: int | None = None) -> Timing:
+@dataclass(frozen=True)
+class Alternation:
+    """Blocks of both sides, timed in turn."""
+
+    reference: list[Block]
+    candidate: list[Block]
+    plan: Plan
+    repeated: int = 0
+    """Blocks that did not count and were timed again."""
+
+    def timing(self, noise: Noise) -> Timing:
+        return summarise(self.reference, self.candidate, noise, self.plan.calls, self.repeated)
+
+
+def alternate(reference: TimeBlock, candidate: TimeBlock, calls: int | None = None) -> Alternation:
     """Warm up, size the blocks by the slower side, then time both in ABBA rounds until the ratio's interval is tight.
 
     `calls` back to back in a sample: chosen by the length of a call unless given."""
@@ -89,7 +103,7 @@ def alternate(reference: TimeBlock, candidate: TimeBlock, noise: Noise, calls: i
         ratio = _ratio(blocks["R"], blocks["C"])
         tight = ratio.high - ratio.low <= 2 * _TIGHT * ratio.value
         if tight or rounds == _MAX_ROUNDS or time.monotonic() > began + _CAP_S:
-            return summarise(blocks["R"], blocks["C"], noise, plan.calls, repeated)
+            return Alternation(blocks["R"], blocks["C"], plan, repeated)
 
 
 def _plan(sides: dict[str, TimeBlock], calls: int | None) -> Plan:
@@ -109,7 +123,7 @@ def _plan(sides: dict[str, TimeBlock], calls: int | None) -> Plan:
 
 
 def _seen(block: Block) -> tuple[float, float]:
-    return _median(block.slowest_us), block.slowest_host_us or 0.0
+    return median(block.slowest_us), block.slowest_host_us or 0.0
 
 
 def _sized(call_us: dict[str, float], host_us: dict[str, float], calls: int | None) -> Plan:
@@ -185,17 +199,17 @@ def _latency(blocks: list[Block]) -> Latency:
     ordered = sorted(sample for block in blocks for sample in block.slowest_us)
     host = [us for block in blocks if (us := block.slowest_host_us) is not None]
     return Latency(
-        median_us=_median(ordered),
+        median_us=median(ordered),
         p10_us=ordered[int(0.1 * (len(ordered) - 1))],
         p90_us=ordered[int(0.9 * (len(ordered) - 1))],
         min_us=ordered[0],
         samples=len(ordered),
-        skew_us=_median([skew for block in blocks for skew in block.skew_us]),
-        host_us=_median(host) if host else None,
+        skew_us=median([skew for block in blocks for skew in block.skew_us]),
+        host_us=median(host) if host else None,
     )
 
 
-def _median(values: Sequence[float]) -> float:
+def median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

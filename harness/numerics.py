@@ -59,6 +59,22 @@ def compare(
     return found
 
 
+def likeness(output: Any, right: tuple[Any, Any], other: tuple[Any, Any], **how: Any) -> tuple[bool, float]:
+    """Of an output that is not `right` (expected, oracle): whether it is `other` as a whole, and the share of its wrong
+    elements that are as `other` has them. `how` as for `compare`."""
+    whole = not compare(output, *other, **how)
+    wrong = like = 0
+    for (_, out, ref, true), (_, _, other_ref, other_true) in zip(
+        _pairs(output, *right, "out"), _pairs(output, *other, "out"), strict=True
+    ):
+        if out.numel() and ref.shape == other_ref.shape:
+            settings = (how["exact"], how["check"], how["world_size"])
+            bad = _judge(out, ref, true, *settings).bad
+            wrong += int(bad.sum())
+            like += int((bad & ~_judge(out, other_ref, other_true, *settings).bad).sum())
+    return whole, like / wrong if wrong else 0.0
+
+
 def _pairs(output: Any, expected: Any, oracle: Any, path: str) -> list[tuple[str, Any, Any, Any]]:
     if isinstance(expected, torch.Tensor):
         return [(path, output, expected, oracle)]
@@ -86,28 +102,8 @@ def _compare_tensor(
 ) -> Mismatch | None:
     if out.numel() == 0:
         return None
-    if out.is_complex():
-        out, expected, oracle = (torch.view_as_real(t.resolve_conj()) for t in (out, expected, oracle))
-    if check == "pkb":
-        truth, error = expected.double(), (out.double() - expected.double()).abs_()
-        # An infinite output would allow any error: as torch.isclose does, accept it only where it is equal.
-        close = error.isfinite() & (error <= PKB_ATOL + PKB_RTOL * out.double().abs())
-        bad = ~close & (out.double() != truth)
-        bound = _Bound(PKB_ATOL, float("inf"))
-    elif exact or not expected.is_floating_point():
-        truth, error = expected.double(), (out.double() - expected.double()).abs_()
-        bad = (_bits(out) != _bits(expected)) & ~((out != out) & (expected != expected))
-        bound = _Bound(0.0, 0.0)
-    else:
-        # Beyond the dtype's range the right answer is infinite.
-        rounded = oracle.to(expected.dtype).double()
-        truth = torch.where(rounded.isinf(), rounded, oracle.double())
-        error = (out.double() - truth).abs_()
-        bound = _rounding_bound(expected, truth, world_size)
-        bad = ~(error <= bound.max_error) & (out.double() != truth)  # NaN compares false, so it is bad
-        # Where the reference itself overflows or divides zero by zero, doing as it does is right too.
-        ref = expected.double()
-        bad &= ref.isfinite() | ((out.double() != ref) & ~(out.isnan() & ref.isnan()))
+    judged = _judge(out, expected, oracle, exact, check, world_size)
+    out, truth, error, bound, bad = judged.out, judged.truth, judged.error, judged.bound, judged.bad
     finite = _finite(error)
     rms = _rms(finite)
     wrong, rows_wrong = int(bad.sum()), 0
@@ -144,6 +140,45 @@ def _compare_tensor(
         if bad.dim()
         else (),
     )
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Elements of one tensor against what is right; complex ones as pairs of real ones."""
+
+    out: torch.Tensor
+    truth: torch.Tensor
+    error: torch.Tensor
+    bound: _Bound
+    bad: torch.Tensor
+
+
+def _judge(
+    out: torch.Tensor, expected: torch.Tensor, oracle: torch.Tensor, exact: bool, check: Check, world_size: int
+) -> _Judged:
+    if out.is_complex():
+        out, expected, oracle = (torch.view_as_real(t.resolve_conj()) for t in (out, expected, oracle))
+    if check == "pkb":
+        truth, error = expected.double(), (out.double() - expected.double()).abs_()
+        # An infinite output would allow any error: as torch.isclose does, accept it only where it is equal.
+        close = error.isfinite() & (error <= PKB_ATOL + PKB_RTOL * out.double().abs())
+        bad = ~close & (out.double() != truth)
+        bound = _Bound(PKB_ATOL, float("inf"))
+    elif exact or not expected.is_floating_point():
+        truth, error = expected.double(), (out.double() - expected.double()).abs_()
+        bad = (_bits(out) != _bits(expected)) & ~((out != out) & (expected != expected))
+        bound = _Bound(0.0, 0.0)
+    else:
+        # Beyond the dtype's range the right answer is infinite.
+        rounded = oracle.to(expected.dtype).double()
+        truth = torch.where(rounded.isinf(), rounded, oracle.double())
+        error = (out.double() - truth).abs_()
+        bound = _rounding_bound(expected, truth, world_size)
+        bad = ~(error <= bound.max_error) & (out.double() != truth)  # NaN compares false, so it is bad
+        # Where the reference itself overflows or divides zero by zero, doing as it does is right too.
+        ref = expected.double()
+        bad &= ref.isfinite() | ((out.double() != ref) & ~(out.isnan() & ref.isnan()))
+    return _Judged(out, truth, error, bound, bad)
 
 
 def _rounding_bound(expected: torch.Tensor, truth: torch.Tensor, world_size: int) -> _Bound:

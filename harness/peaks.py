@@ -11,7 +11,7 @@ from typing import Any, get_args
 import torch
 import torch.distributed as dist
 
-from harness.platforms import NotCapturableError, Plan
+from harness.platforms import Hooks, NotCapturableError, Plan
 from harness.rank import Rank
 from harness.types import DType, PlatformName
 
@@ -43,7 +43,8 @@ class _Measure:
     def __init__(self, state: Rank) -> None:
         assert state.device is not None
         self._state, self._device = state, state.device
-        self._platform, self._tick = state.platform, state.progress.touch
+        self._platform = state.platform
+        self._tick: Callable[[int], None] = lambda sample: state.progress.touch()
         largest = max(_COPY_BYTES[self._platform.name])
         self._memory = self._platform.symmetric(largest, sequence=-2)  # -1 is `Platform.measure`'s
         self._private = torch.empty(largest, dtype=torch.uint8, device=self._device)
@@ -109,12 +110,12 @@ class _Measure:
 
     def _best_us(self, call: Call) -> float:
         plan = Plan(_SAMPLES, prime_us=_PRIME_US)
-        return min(self._platform.time_eager(lambda i: call(), plan, self._align, self._tick).times_us)
+        return min(self._platform.time_eager(lambda i: call(), plan, Hooks(self._align, self._tick)).times_us)
 
     def _launched_us(self, call: Call) -> float | None:
         """Best time of a short call on all ranks, without launches by the host; None where there are none."""
         try:
-            times = self._platform.time_device(lambda i: call(), _IN_A_ROW, self._state.align, self._tick)
+            times = self._platform.time_device(lambda i: call(), _IN_A_ROW, Hooks(self._state.align, self._tick))
         except NotCapturableError:
             return None
         finally:
@@ -126,7 +127,7 @@ class _Measure:
         launched_us = self._launched_us(barrier)
         if launched_us is not None:
             return launched_us
-        return min(self._platform.time_eager(lambda i: barrier(), _IN_A_ROW, barrier, self._tick).times_us)
+        return min(self._platform.time_eager(lambda i: barrier(), _IN_A_ROW, Hooks(barrier, self._tick)).times_us)
 
     def _kernel_us(self) -> float | None:
         one = torch.zeros(1, device=self._device)

@@ -26,8 +26,9 @@ from torch._C._distributed_c10d import TCPStore
 from harness import platforms
 from harness.errors import HarnessError
 from harness.exchange import Exchange
-from harness.platforms import Plan, Platform
+from harness.platforms import Hooks, Plan, Platform
 from harness.progress import Progress, ProgressBoard
+from harness.ring import Ring
 from harness.wire import Channel, ChannelClosedError
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
@@ -45,7 +46,7 @@ class Rank:
         self.device: torch.device | None = None
         self.exchange: dict[str, Exchange] = {}
         self._listener = listener
-        self._rotation: list[tuple[Any, ...]] = []
+        self.ring = Ring([], 1)
 
     def connect(self, message: dict[str, Any], then: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Context, process group, first rendezvous, `then`. Reply: `seconds` that it took.
@@ -100,43 +101,38 @@ class Rank:
         return {}
 
     def rotate(self, slots: dict[int, tuple[Any, ...]], copies: int) -> None:
-        """Timed calls go round these slots and `copies - 1` clones of each: no call finds in a cache what another has
-        just read. Call i has the values of slot i modulo the number of slots."""
+        """Repeated calls go round these slots and `copies - 1` clones of each: no call finds in a cache what another
+        has just read."""
         self.platform.forget()
-        self._rotation = [slots[slot] for slot in sorted(slots)]
-        self._rotation += [_clone(arguments) for _ in range(copies - 1) for arguments in self._rotation]
+        self.ring = Ring([slots[slot] for slot in sorted(slots)], copies)
 
-    def arguments(self, i: int) -> tuple[Any, ...]:
-        """Of the i-th timed call."""
-        return self._rotation[i % len(self._rotation)]
-
-    def time(self, call: Callable[[int], Any], message: dict[str, Any]) -> dict[str, Any]:
-        """One block of timed calls; `call(i)` makes the i-th. Reply: `times_us` and `host_us`, or `not_capturable`."""
-        tick, plan = self.progress.touch, Plan(**message["plan"])
+    def time(
+        self, call: Callable[[int], Any], message: dict[str, Any], take: Callable[[int, Any], None]
+    ) -> dict[str, Any]:
+        """One block of timed calls; `call(i)` makes the i-th, `take` gets the copies of audited outputs. Reply:
+        `times_us` and `host_us`, or `not_capturable`."""
+        plan = Plan(**message["plan"])
         if message["mode"] == "steady":  # PKB's method, as it is
-            return {"times_us": self.platform.time_steady(call, plan.samples, tick), "host_us": []}
+            return {"times_us": self.platform.time_steady(call, plan.samples, self.progress.touch), "host_us": []}
+
+        def before(sample: int) -> None:
+            self.progress.touch()
+            self.ring.change(sample)
+
+        self.ring.draw(plan.seed, plan.samples)
+        hooks = Hooks(self.align, before, take)
         allowed, core = os.sched_getaffinity(0), self.platform.core(self.rank, self.world_size)
         if core is not None:
             os.sched_setaffinity(0, {core})
         gc.disable()
         try:
             timer = self.platform.time_eager if message["mode"] == "eager" else self.platform.time_device
-            return asdict(timer(call, plan, self.align, tick))
+            return asdict(timer(call, plan, hooks))
         except platforms.NotCapturableError as error:
             return {"not_capturable": str(error)}
         finally:
             gc.enable()
             os.sched_setaffinity(0, allowed)
-
-
-def _clone(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, (tuple, list)):
-        return type(value)(_clone(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _clone(item) for key, item in value.items()}
-    return value
 
 
 def main(settings: dict[str, Any], rank: int, channel: Channel, listener: socket.socket) -> None:

@@ -7,22 +7,27 @@ from typing import Any
 
 import torch
 
-from harness import peaks
+from harness import guard, peaks, ring
 from harness.errors import HarnessError
 from harness.exchange import MalformedError, structure_error
-from harness.numerics import compare
+from harness.numerics import compare, likeness
 from harness.rank import Handler, Rank
 from harness.types import to_json
 from problems import catalogue
 from problems.spec import Case, Problem, RankContext
 
+Right = tuple[Any, Any]
+"""What is right: the reference's output in the run's dtype, and on the same inputs in float64 (for data movement the
+same output again)."""
+
 
 @dataclass
 class _Slot:
     arguments: tuple[Any, ...]
-    known: tuple[Any, Any] | None = None
-    """What is right, once it has been asked for: the reference's output in the run's dtype, and on the same inputs in
-    float64 (for data movement the same output again)."""
+    known: Right | None = None
+    """Once it has been asked for."""
+    former: _Slot | None = None
+    """What the slot held before its inputs were overwritten in place."""
 
 
 class ReferenceRank:
@@ -34,6 +39,10 @@ class ReferenceRank:
         self._slots: dict[int, _Slot] = {}
         self._last: Any = None
         self._communicators = 1
+        self._drawn: tuple[int, int] | None = None
+        """Seed and samples that the ring has been drawn from last."""
+        self._outputs: list[Any] = []
+        """Of the last check, those that were wrong."""
         self.handlers: dict[str, Handler] = {
             "connect": self._connect,
             "attach": state.attach,
@@ -41,6 +50,7 @@ class ReferenceRank:
             "inputs": self._inputs,
             "rotate": self._rotate,
             "check": self._check,
+            "explain": self._explain,
             "time": self._time,
             "measure": self._measure,
             "probe": state.probe,
@@ -73,47 +83,98 @@ class ReferenceRank:
             dtype=self._dtype,
             device=self._state.device,
         )
-        arguments = self._problem.inputs(self._case, context)
-        self._slots[message["slot"]] = _Slot(arguments)
+        # Contiguous, as they arrive on the other side, and each tensor with memory of its own.
+        arguments = ring.clone(self._problem.inputs(self._case, context), contiguous=True)
+        slot = _Slot(arguments)
+        if message["in_place"]:
+            slot.former = self._slots[message["slot"]]
+            slot.former.former = None
+        self._slots[message["slot"]] = slot
         return {"tree": self._state.exchange["inputs"].write(list(arguments))}
 
-    def _right(self, slot: _Slot) -> tuple[Any, Any]:
-        """Collective, like the reference itself: every rank asks at the same time."""
+    def _right(self, item: dict[str, Any]) -> tuple[Right, bool]:
+        """What is right for an item, and whether the reference's output lies in an input's memory. Collective, like the
+        reference itself: every rank asks at the same time.
+
+        An item is a slot (`slot`; with `former`, what it held before), or an entry of the ring (`seed`, `samples`,
+        `sample`, `entry`; samples of a seed in ascending order)."""
+        if "slot" in item:
+            slot = self._slots[item["slot"]]
+            if item.get("former"):
+                assert slot.former is not None
+                slot = slot.former
+            if slot.known is None:
+                slot.known = self._evaluate(slot.arguments)
+            return slot.known, guard.shared_with(slot.known[0], slot.arguments)
+        inputs, drawn = self._state.ring, (item["seed"], item["samples"])
+        if self._drawn != drawn or inputs.sample > item["sample"]:
+            inputs.draw(*drawn)
+            self._drawn = drawn
+        inputs.change(item["sample"])
+        arguments = inputs[item["entry"]]
+        right = self._evaluate(arguments)
+        return right, guard.shared_with(right[0], arguments)
+
+    def _evaluate(self, arguments: tuple[Any, ...]) -> Right:
         assert self._problem is not None
-        if slot.known is None:
-            with torch.no_grad():
-                expected = self._problem.reference(*slot.arguments)
-                exact = self._problem.tolerance == "exact"
-                oracle = expected if exact else self._problem.reference(*_in_float64(slot.arguments))
-            self._state.platform.synchronize()
-            slot.known = expected, oracle
-        return slot.known
+        with torch.no_grad():
+            expected = self._problem.reference(*arguments)
+            exact = self._problem.tolerance == "exact"
+            oracle = expected if exact else self._problem.reference(*_in_float64(arguments))
+        self._state.platform.synchronize()
+        return expected, oracle
 
     def _check(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Judge the candidate's output for a slot. Reply: `structure` (an error or None) and `mismatches`."""
-        assert self._problem is not None and self._state.device is not None
-        # Before anything that may differ between ranks.
-        expected, oracle = self._right(self._slots[message["slot"]])
-        try:
-            if (error := structure_error(expected, message["tree"])) is not None:
-                return {"structure": error, "mismatches": []}
-            output = self._state.exchange["outputs"].read(message["tree"], self._state.device)
-        except (MalformedError, KeyError, TypeError) as error:
-            return {"structure": f"the output cannot be read: {error}", "mismatches": []}
-        found = compare(
-            output,
-            expected,
-            oracle,
-            exact=self._problem.tolerance == "exact",
-            check=message["check"],
-            trial=message["trial"],
-            world_size=self._state.world_size,
-        )
-        return {"structure": None, "mismatches": [to_json(m) for m in found]}
+        """Judge the candidate's outputs, a list of one for each of `items`. Reply: `structure` (an error or None),
+        `mismatches` of each item, and whether the reference's own output lies in an input's memory (`shared`)."""
+        assert self._state.device is not None
+        tree, items, self._outputs = message["tree"], message["items"], []
+        found: list[list[Any]] = []
+        structure, shared = None, False
+        for number, item in enumerate(items):
+            # Before anything that may differ between ranks.
+            (expected, oracle), aliased = self._right(item)
+            shared |= aliased
+            if structure is not None:
+                continue
+            try:
+                part = tree["items"][number]
+                if (structure := structure_error(expected, part)) is not None:
+                    continue
+                output = self._state.exchange["outputs"].read(part, self._state.device)
+            except (MalformedError, KeyError, TypeError, IndexError) as error:
+                structure = f"the output cannot be read: {error}"
+                continue
+            mismatches = compare(output, expected, oracle, trial=message["trial"], **self._how(message["check"]))
+            self._outputs.append(output if mismatches else None)
+            found.append([to_json(m) for m in mismatches])
+        return {"structure": structure, "mismatches": found, "shared": shared}
+
+    def _how(self, check: str) -> dict[str, Any]:
+        assert self._problem is not None
+        return {
+            "exact": self._problem.tolerance == "exact",
+            "check": check,
+            "world_size": self._state.world_size,
+        }
+
+    def _explain(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whether an output that the last check found wrong, number `number`, is what would be right for one of the
+        items `others`. Reply: `likeness`, [whole, share of wrong elements] of each; None on a rank that is right."""
+        output = self._outputs[message["number"]] if message["number"] < len(self._outputs) else None
+        right, _ = self._right(message["item"])
+        right = ring.clone(right)
+        found = []
+        for item in message["others"]:
+            other, _ = self._right(item)
+            if output is not None:
+                found.append(likeness(output, right, other, trial=0, **self._how(message["check"])))
+        return {"likeness": found if output is not None else None}
 
     def _rotate(self, message: dict[str, Any]) -> dict[str, Any]:
         state = self._state
         state.rotate({number: slot.arguments for number, slot in self._slots.items()}, message["copies"])
+        self._drawn = None
         with torch.no_grad():
             for number in range(self._communicators):  # some collectives connect on their first use
                 state.platform.use_communicator(number)
@@ -122,18 +183,20 @@ class ReferenceRank:
             state.platform.synchronize()
         return {"communicators": self._communicators}
 
-    def _run_slot(self, i: int) -> None:
+    def _run_slot(self, i: int) -> Any:
         assert self._problem is not None
         # Kept until the next call, as the candidate's is: else the allocator would hand the reference alone the same
         # memory for every output.
-        self._last = self._problem.reference(*self._state.arguments(i))
+        self._last = self._problem.reference(*self._state.ring[i])
+        return self._last
 
     def _time(self, message: dict[str, Any]) -> dict[str, Any]:
         platform = self._state.platform
         platform.use_communicator(message["plan"]["communicator"])
         try:
+            self._drawn = None
             with torch.no_grad():
-                return self._state.time(self._run_slot, message)
+                return self._state.time(self._run_slot, message, take=lambda call, output: None)
         finally:
             platform.use_communicator(0)
 

@@ -3,54 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from harness import calibration, diagnosis, measure, platforms, roofline
+from harness import calibration, measure, platforms, roofline, stress
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import HarnessError, SandboxError
-from harness.measure import Block
+from harness.pair import FailedError, Other, Pair
 from harness.platforms import Plan, cuda
 from harness.processes import Processes
-from harness.progress import Phase
-from harness.ranks import Outcome, RankSet
+from harness.timing import Timed, undisturbed
 from harness.traces import merge_traces
-from harness.types import (
-    Evaluation,
-    Measurement,
-    Mismatch,
-    Profile,
-    RankProfile,
-    RankReport,
-    Request,
-    Stage,
-    Timing,
-    Verdict,
-)
+from harness.types import Evaluation, Measurement, Profile, RankProfile, Request, Stage, Timing, Verdict
 from problems import catalogue
 
 OnStage = Callable[[Stage], None]
 _SLOTS, _FEW_SLOTS = 4, 2
-"""Distinct input sets that timed calls rotate through; fewer where they are larger than any cache."""
+"""Distinct input sets that repeated calls go round; fewer where they are larger than any cache."""
 _LARGE_BYTES = 64 << 20
 _TRACE_ITERATIONS = 5
 _PROFILER_S = 30.0
 """For starting and writing the trace: torch's profiler imports its compiler, seconds on a busy machine."""
-
-
-class FailedError(Exception):
-    """The candidate failed: leave the stages."""
-
-    def __init__(self, verdict: Verdict, summary: str, ranks: tuple[RankReport, ...] = (), log: str = "") -> None:
-        super().__init__(summary)
-        self.verdict, self.summary, self.ranks, self.log = verdict, summary, ranks, log
 
 
 class Run:
@@ -70,7 +47,8 @@ class Run:
         self._since = time.monotonic()
         self._device_s = 0.0
         self._measurement: Measurement | None = None
-        self._candidate: RankSet | None = None
+        self._pair: Pair | None = None
+        self._slots = _SLOTS
 
     def finish(self, body: Callable[[], None]) -> Evaluation:
         """Run `body` over the stages and say what came of it."""
@@ -109,23 +87,27 @@ class Run:
         )
 
     def stages(self) -> None:
-        """load -> correctness -> timing, under the lease."""
-        with self._ranks() as (reference, candidate):
-            self._load(candidate)
-            self._correctness(reference, candidate)
+        """load -> correctness -> stress -> timing, under the lease."""
+        with self._ranks() as pair:
+            self._load(pair)
+            self._correctness(pair)
+            ring, communicators = self._rotate(pair)
+            self._enter(Stage.stress)
+            stress.run(pair, ring, self._slots)
             if self._request.timing:
                 self._enter(Stage.timing)
-                self._measurement = self._time(reference, candidate)
+                self._measurement = self._time(pair, Timed(pair, ring, communicators))
 
     def profile(self, folder: Path) -> Profile:
         """load -> correctness -> profiled calls."""
-        with self._ranks() as (reference, candidate):
-            self._load(candidate)
-            self._correctness(reference, candidate)
+        with self._ranks() as pair:
+            self._load(pair)
+            self._correctness(pair)
+            self._enter(Stage.timing)
+            candidate = pair.candidate
             parts = [candidate.scratch / f"trace.{rank}.json" for rank in range(candidate.world_size)]
             message = {"iterations": _TRACE_ITERATIONS, "folder": str(candidate.scratch)}
-            limit = self._limits.first_call_s + _PROFILER_S
-            replies = self._ask("profile", message, Stage.timing, limit).replies
+            replies = pair.ask("profile", message, self._limits.first_call_s + _PROFILER_S)
             try:
                 merged = merge_traces(parts)
                 ranks = tuple(
@@ -155,7 +137,7 @@ class Run:
             raise FailedError(report.verdict, report.summary, log=report.log)
 
     @contextlib.contextmanager
-    def _ranks(self) -> Iterator[tuple[RankSet, RankSet]]:
+    def _ranks(self) -> Iterator[Pair]:
         """Reference and candidate ranks, connected, under the lease. The candidate's are gone afterwards, and those of
         the next are on their way."""
         self._enter(Stage.load)
@@ -169,13 +151,14 @@ class Run:
                 reference = box.prepare(self._entry, self._case, self._request.dtype)
                 attached = reference.ask("attach", {"folder": str(self._exchange)}, deadline_s=self._limits.start_s)
                 box.expect(attached, "attaching the reference ranks")
-                self._candidate = candidate = box.candidate(self._exchange)
+                candidate = box.candidate(self._exchange)
+                candidate.exchange = self._exchange  # type: ignore[attr-defined]
+                self._pair = Pair(box, self._request, reference, candidate)
                 try:
-                    yield reference, candidate
+                    yield self._pair
                 finally:
                     self._account("cleanup")
-                    candidate.kill()
-                    self._check_devices(candidate.pids)
+                    self._end_candidate()
                     box.refill(locks if self._refill else ())
             finally:
                 shutil.rmtree(self._exchange, ignore_errors=True)
@@ -191,124 +174,80 @@ class Run:
         finally:
             self._device_s += (lease.held_s - held) * len(lease.devices)
 
-    def _load(self, candidate: RankSet) -> None:
-        path = write_candidate(candidate.scratch, self._request.candidate)
-        self._ask("load", {"path": str(path)}, Stage.load, load_deadline(self._limits))
+    def _end_candidate(self) -> None:
+        """The candidate's ranks are gone, and have left the GPUs, before the lease goes on."""
+        assert self._pair is not None
+        candidate = self._pair.candidate
+        candidate.kill()
+        if self._box.platform.name == "cuda" and (left := cuda.wait_gone(candidate.pids)):
+            raise SandboxError(f"killed processes {left} still hold GPU memory")
 
-    def _correctness(self, reference: RankSet, candidate: RankSet) -> None:
+    def _load(self, pair: Pair) -> None:
+        path = write_candidate(pair.candidate.scratch, self._request.candidate)
+        pair.ask("load", {"path": str(path)}, load_deadline(self._limits))
+
+    def _correctness(self, pair: Pair) -> None:
+        """Single calls, each drained, on fresh inputs: in new buffers, and at last in the same buffers again."""
         self._enter(Stage.correctness)
-        for trial in range(self._request.trials):
-            self._give_inputs(reference, slot=0)
+        trials = self._request.trials
+        self._slots = _SLOTS
+        for trial in range(trials):
+            slot = trial % self._slots
+            if pair.give_inputs(slot) >= _LARGE_BYTES:
+                self._slots = _FEW_SLOTS
             limit = self._limits.first_call_s if trial == 0 else self._limits.call_s
-            replies = self._ask("call", {"slot": 0}, Stage.correctness, self._call_deadline(limit)).replies
-            self._judge(reference, replies, slot=0, trial=trial, verdict=Verdict.wrong_values)
-
-    def _give_inputs(self, reference: RankSet, slot: int) -> int:
-        """Fresh secret inputs in `slot` of both sides; returns the bytes of one rank's."""
-        message = {"slot": slot, "seed": secrets.randbits(62)}
-        drawn = self._box.expect(reference.ask("inputs", message, deadline_s=120), "computing the reference").replies
-        self._ask(
-            "inputs", [{"slot": slot, "tree": reply["tree"]} for reply in drawn], self._stage, self._limits.first_call_s
-        )
-        return (self._exchange / "inputs.0").stat().st_size
-
-    def _judge(
-        self,
-        reference: RankSet,
-        replies: list[dict[str, Any]],
-        *,
-        slot: int,
-        trial: int,
-        verdict: Verdict,
-        note: str = "",
-    ) -> None:
-        """Compare every rank's output; a wrong one fails with `verdict`."""
-        common = {"slot": slot, "trial": trial, "check": self._request.check}
-        messages = [{**common, "tree": reply.get("tree")} for reply in replies]
-        judged = self._box.expect(reference.ask("check", messages, deadline_s=120), "checking outputs").replies
-        structure = [reply["structure"] for reply in judged]
-        found = [[Mismatch.model_validate(m) for m in reply["mismatches"]] for reply in judged]
-        if not any(structure) and not any(found):
-            return
-        reports = tuple(
-            RankReport(
-                rank=rank,
-                ok=not error and not mismatches,
-                stage=self._stage,
-                calls_completed=trial + 1,
-                message=error or ("wrong values" if mismatches else ""),
-                mismatches=tuple(mismatches),
+            replies = pair.ask("call", {"slot": slot}, pair.call_deadline(limit))
+            before: list[Other] = []
+            if trial:
+                former = (trial - 1) % self._slots
+                before.append(("the former call's inputs", {"slot": former}, Verdict.integrity))
+            pair.judge(replies, [{"slot": slot}], one=True, trial=trial, verdict=Verdict.wrong_values, others=before)
+        stress.in_place(pair, (trials - 1) % self._slots, trials)
+        if self._request.collectives == "refuse" and pair.uses_collectives:
+            raise FailedError(
+                Verdict.policy, "`solution` calls collectives of torch.distributed; this run refuses that"
             )
-            for rank, (error, mismatches) in enumerate(zip(structure, found, strict=True))
-        )
-        if any(structure):
-            rank = next(r for r, error in enumerate(structure) if error)
-            raise FailedError(Verdict.shape_error, f"rank {rank}: {structure[rank]}", reports)
-        raise FailedError(verdict, diagnosis.judge_mismatches(found) + note, reports)
 
-    def _time(self, reference: RankSet, candidate: RankSet) -> Measurement:
-        size = self._give_inputs(reference, slot=0)
-        slots = _SLOTS if size < _LARGE_BYTES else _FEW_SLOTS
-        for slot in range(1, slots):
-            self._give_inputs(reference, slot)
+    def _rotate(self, pair: Pair) -> tuple[int, int]:
+        """Fill the slots and make rings of them on both sides; returns a ring's entries and the reference's number of
+        communicators."""
+        for slot in range(min(self._request.trials, self._slots), self._slots):
+            pair.give_inputs(slot)
         # As many as a sample has calls, so that each finds its inputs in memory and not in a cache.
-        copies = math.ceil(measure.MAX_CALLS / slots) if size < _LARGE_BYTES else 1
-        rotated = self._box.expect(reference.ask("rotate", {"copies": copies}, deadline_s=60), "copying inputs").replies
-        self._ask("rotate", {"copies": copies}, Stage.timing, self._limits.first_call_s)
-        sides = _Sides(self, reference, candidate, rotated[0]["communicators"])
+        copies = math.ceil(measure.MAX_CALLS / self._slots) if self._slots == _SLOTS else 1
+        rotated = pair.ask_reference("rotate", {"copies": copies}, "copying inputs")
+        pair.ask("rotate", {"copies": copies}, self._limits.first_call_s)
+        return self._slots * copies, rotated[0]["communicators"]
 
-        def recheck(calls: int, mode: str) -> None:
-            replies = self._ask("last", {}, Stage.timing, self._limits.call_s).replies
-            self._judge(
-                reference,
-                replies,
-                slot=(calls - 1) % slots,
-                trial=self._request.trials,
-                verdict=Verdict.race,
-                note=f" (output of the last of {calls} back-to-back calls, {mode}; single calls were right)",
-            )
-
+    def _time(self, pair: Pair, timed: Timed) -> Measurement:
+        platform = self._box.platform
         if self._request.protocol == "pkb":
-            eager = measure.pkb(sides.reference("steady"), sides.candidate("steady"))
-            recheck(measure.PKB_ITERATIONS, "eager")
-            return self._measurement_of(eager, None, "the pkb protocol has no device-only figure")
-        noise = self._box.platform.noise
-        eager = measure.alternate(sides.reference("eager"), sides.candidate("eager"), noise)
-        recheck(sides.last_calls, "eager")
+            steady = measure.pkb(timed.reference("steady"), timed.candidate("steady"))
+            replies = pair.ask("last", {}, self._limits.call_s)
+            pair.judge(
+                replies, [timed.given(measure.PKB_ITERATIONS - 1)], one=True, trial=self._request.trials,
+                verdict=Verdict.race, note=" (output of the last timed call; single calls were right)",
+            )  # fmt: skip
+            return self._measurement_of(steady, None, "the pkb protocol has no device-only figure")
+        found = {"eager": measure.alternate(timed.reference("eager"), timed.candidate("eager"))}
+        note = ""
         try:
             # The candidate first: if it cannot be captured, the reference is not timed in vain.
-            sides.candidate("device")(Plan(1, eager.calls, expected_us=eager.candidate.median_us))
-            device = measure.alternate(sides.reference("device"), sides.candidate("device"), noise, eager.calls)
+            plan = found["eager"].plan
+            timed.candidate("device")(Plan(2, plan.calls, expected_us=plan.expected_us))
+            found["device"] = measure.alternate(timed.reference("device"), timed.candidate("device"), plan.calls)
         except platforms.NotCapturableError as reason:
-            return self._measurement_of(eager, None, str(reason))
-        recheck(eager.calls, "CUDA graph")
-        return self._measurement_of(eager, device, "")
-
-    def time_reference(self, ranks: RankSet, mode: str, plan: Plan) -> Block:
-        """One block of the reference's."""
-        ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
-        reading = self._box.read_clocks()
-        replies = self._box.expect(ranks.wait(120), "timing the reference").replies
-        return Block([reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies], reading)
-
-    def time_candidate(self, mode: str, plan: Plan) -> Block:
-        """One block of the candidate's. Raises NotCapturableError."""
-        sample_s = (plan.prime_us + 10 * plan.calls * plan.expected_us) / 1e6
-        limit = self._call_deadline(self._limits.call_s + plan.samples * sample_s)
-        reading = measure.Reading()
-
-        def look() -> None:
-            nonlocal reading
-            reading = self._box.read_clocks()
-
-        message = {"mode": mode, "plan": asdict(plan)}
-        replies = self._ask("time", message, Stage.timing, limit, meanwhile=look).replies
-        refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
-        if refused:
-            raise platforms.NotCapturableError(str(refused[0]))
-        # What the host needed is a remark, not a result: a rank that reports nonsense there loses only the remark.
-        host = [_numbers(reply.get("host_us"), plan.samples) or [] for reply in replies]
-        return Block([_times(reply, plan.samples) for reply in replies], host, reading)
+            note = str(reason)
+        timed.judge_audits()
+        seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
+        self._end_candidate()
+        timings = {}
+        for mode, one in found.items():
+            one, slowed = undisturbed(one, timed.quiet(mode, one.plan), *platform.quiet)
+            timings[mode] = one.timing(platform.noise).model_copy(
+                update={"audited": timed.audited[mode], "outside_us": seen[mode], "reference_slowed": slowed}
+            )
+        return self._measurement_of(timings["eager"], timings.get("device"), note)
 
     def _measurement_of(self, eager: Timing, device: Timing | None, note: str) -> Measurement:
         platform, request = self._box.platform, self._request
@@ -316,6 +255,17 @@ class Run:
         stored = calibration.load(platform.name, names)
         peaks = stored.peaks(request.world_size) if stored else None
         floors = roofline.floors(self._work, names[0], request.dtype, request.world_size, peaks)
+        for timing in filter(None, (eager, device)):
+            if (
+                floors.sol_us is not None
+                and floors.sol_from == "datasheet"
+                and timing.candidate.median_us < floors.sol_us
+            ):
+                raise FailedError(
+                    Verdict.integrity,
+                    f"{timing.candidate.median_us:.2f} us a call is less than this machine needs for the work at all "
+                    f"({floors.sol_us:.2f} us, bound by {floors.bound_by}): it is not done in the timed calls",
+                )
         return Measurement(
             protocol=request.protocol,
             eager=eager,
@@ -330,34 +280,10 @@ class Run:
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _ask(
-        self,
-        op: str,
-        message: dict[str, Any] | list[dict[str, Any]],
-        stage: Stage,
-        deadline_s: float | Callable[[Phase], float],
-        meanwhile: Callable[[], None] = lambda: None,
-    ) -> Outcome:
-        """Ask the candidate's ranks; their failure is the candidate's."""
-        assert self._candidate is not None
-        self._candidate.begin(op, message)
-        meanwhile()
-        outcome = self._candidate.wait(deadline_s)
-        if not outcome.ok:
-            logs = [self._candidate.log(rank) for rank in range(self._candidate.world_size)]
-            verdict, summary, reports = diagnosis.judge_failure(outcome, stage, logs)
-            if stage is Stage.timing and verdict in (Verdict.deadlock, Verdict.timeout):
-                summary += " (in back-to-back calls; single calls were right)"
-            errors = [r.error["message"] for r in outcome.ranks if r.error and "BuildError" in r.error["bases"]]
-            raise FailedError(verdict, summary, reports, log=errors[0] if errors else "")
-        return outcome
-
-    def _call_deadline(self, limit_s: float) -> Callable[[Phase], float]:
-        # A candidate may compile on its first call; that is the build's time.
-        return lambda phase: self._limits.build_s if phase is Phase.building else limit_s
-
     def _enter(self, stage: Stage) -> None:
         self._account(str(stage))
+        if self._pair is not None:
+            self._pair.stage = stage
         if stage is not self._stage:
             self._stage = stage
             if self._on_stage is not None:
@@ -375,50 +301,3 @@ class Run:
             return trials
         ratio = (self._measurement.device or self._measurement.eager).speedup
         return f"{trials}, {ratio.value:.2f}x the reference [{ratio.low:.2f}, {ratio.high:.2f}]"
-
-    def _check_devices(self, pids: list[int]) -> None:
-        """The candidate must have left the GPUs before the lease goes on."""
-        if self._box.platform.name == "cuda" and (left := cuda.wait_gone(pids)):
-            raise SandboxError(f"killed processes {left} still hold GPU memory")
-
-
-class _Sides:
-    """The two sides of a measurement as `measure` wants them."""
-
-    def __init__(self, run: Run, reference: RankSet, candidate: RankSet, communicators: int) -> None:
-        self._run, self._reference, self._candidate = run, reference, candidate
-        self._next_communicator = itertools.cycle(range(communicators))
-        self.last_calls = 0
-        """Calls in the candidate's last block."""
-
-    def reference(self, mode: str) -> measure.TimeBlock:
-        def time_block(plan: Plan) -> Block:
-            plan = replace(plan, communicator=next(self._next_communicator))
-            return self._run.time_reference(self._reference, mode, plan)
-
-        return time_block
-
-    def candidate(self, mode: str) -> measure.TimeBlock:
-        def time_block(plan: Plan) -> Block:
-            self.last_calls = plan.samples * plan.calls
-            return self._run.time_candidate(mode, plan)
-
-        return time_block
-
-
-def _times(reply: dict[str, Any], samples: int) -> list[float]:
-    """The times that a candidate's rank claims. Raises FailedError unless it is a positive number for every sample."""
-    times = _numbers(reply.get("times_us"), samples)
-    if times is None:
-        raise FailedError(Verdict.integrity, "a rank reported times that are none")
-    return times
-
-
-def _numbers(values: Any, count: int) -> list[float] | None:
-    """`count` positive finite numbers, or None."""
-    good = (
-        isinstance(values, list)
-        and len(values) == count
-        and all(isinstance(v, (int, float)) and math.isfinite(v) and v > 0 for v in values)
-    )
-    return [float(v) for v in values] if good else None

@@ -79,6 +79,7 @@ class Stage(StrEnum):
     build = "build"
     load = "load"
     correctness = "correctness"
+    stress = "stress"
     timing = "timing"
 
 
@@ -111,6 +112,9 @@ class Request(Frozen):
     trials: int = Field(default=3, ge=1, le=100)
     """Correctness trials, each on fresh secret inputs."""
     timing: bool = True
+    collectives: Literal["allow", "refuse"] = "allow"
+    """Whether `solution` may call the collectives of torch.distributed (NCCL, gloo). If it may, the Evaluation still
+    says so."""
     limits: Limits = Limits()
 
 
@@ -212,6 +216,13 @@ class Timing(Frozen):
     """Timed blocks of each side."""
     clocks: Clocks | None = None
     """None where there is no NVML."""
+    audited: int = 0
+    """Outputs of timed calls, chosen at random, that were compared in full on all ranks."""
+    outside_us: float | None = None
+    """One call by the supervisor's own clock: longer blocks against shorter ones. None where it was not looked at."""
+    reference_slowed: float | None = None
+    """How much slower the reference was beside the candidate than without it, if that was more than noise: its time
+    without the candidate then is what counts."""
 
 
 class Measurement(Frozen):
@@ -287,6 +298,8 @@ class Evaluation(Frozen):
     """The verdict's reason in one line."""
     ranks: tuple[RankReport, ...] = ()
     measurement: Measurement | None = None
+    uses_nccl: bool = False
+    """Whether `solution` was seen to call, or its text names, collectives of torch.distributed or NCCL."""
     log: str = ""
     """Compiler output or other text that is not a rank's."""
     stage_s: dict[str, float] = Field(default_factory=dict)

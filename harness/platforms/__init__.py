@@ -33,6 +33,17 @@ class Plan:
     """What one call is expected to take; for deadlines only."""
     communicator: int = 0
     """Which of `Platform.communicators` the reference uses."""
+    repeats: int = 1
+    """How often a sample makes its calls: to be seen by a clock outside, they must fill more time."""
+    seed: int = 0
+    """What the inputs of each sample are made of (`Ring.draw`)."""
+    audits: tuple[tuple[int, int], ...] = ()
+    """(sample, call) whose output is kept for judgement, copied on the caller's stream as soon as the call returns. In
+    ascending order, at most one a sample; the sample's time does not count."""
+
+    def audited(self, sample: int) -> int:
+        """The call of a sample whose output is kept; -1 for none."""
+        return next((call for at, call in self.audits if at == sample), -1)
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,18 @@ class Noise:
 
     relative: float
     absolute_us: float
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a rank does around timed calls."""
+
+    align: Callable[[], None]
+    """All ranks meet; device-side on cuda."""
+    before: Callable[[int], None] = lambda sample: None
+    """Before each sample, outside the measured interval."""
+    take: Callable[[int, Any], None] = lambda call, output: None
+    """Copies the output of an audited call, on the caller's stream."""
 
 
 class NotCapturableError(Exception):
@@ -122,20 +145,32 @@ class Platform(Protocol):
 
     noise: Noise
 
+    outside: tuple[float, float, float]
+    """What a call may take by the supervisor's clock: this many times the claimed time, and so many microseconds more
+    for the whole block: waking up processes, and what else the machine does. And how many times what was claimed in the
+    blocks that count may be claimed in those."""
+
+    quiet: tuple[float, float]
+    """How much slower the reference may be beside a candidate than without: up to the first factor that is noise, from
+    there on its time without counts, and beyond the second the candidate has slowed it."""
+
     def core(self, rank: int, world_size: int) -> int | None:
         """The processor that a rank's main thread is kept on while it is timed, the same for the reference's and the
         candidate's; None to let it move."""
 
-    def time_eager(
-        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
-    ) -> Times:
+    def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         """Calls as Python makes them; the host ahead of the device where there is one."""
 
-    def time_device(
-        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
-    ) -> Times:
+    def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         """The same without launches by the host. What was captured is used again until `forget`; `call` must do the
         same each time. Raises NotCapturableError."""
+
+    def delay(self, ms: float) -> None:
+        """Keep the current stream busy for that long; the host itself where there are no streams."""
+
+    def disturb(self, ms: float) -> None:
+        """Begin to load the device beside the current stream for about that long, and return; nothing where there are
+        no streams."""
 
     def forget(self) -> None:
         """Drop what `time_device` has captured: the tensors that calls use will be others."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import Noise, NotCapturableError, Plan, SymmetricMemory, Times
+from harness.platforms import Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MAX_RANKS = 16
 
 
-_now_ns = time.perf_counter_ns  # bound before any candidate can replace it
+_now_ns, _sleep = time.perf_counter_ns, time.sleep  # bound before any candidate can replace them
 
 
 class Cpu:
@@ -126,35 +126,49 @@ class Cpu:
 
     # Pages, caches and the scheduler of a shared virtual machine: most A/A ratios are within this.
     noise = Noise(relative=0.1, absolute_us=0.0)
+    outside = (1.6, 5000.0, 5.0)
+    quiet = (1.3, 2.5)
 
     def core(self, rank: int, world_size: int) -> int | None:
         # gloo's own threads float; ranks that outnumber the cores had better float too.
         cores = sorted(os.sched_getaffinity(0))
         return cores[rank] if len(cores) >= world_size else None
 
-    def time_eager(
-        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
-    ) -> Times:
+    def delay(self, ms: float) -> None:
+        _sleep(ms / 1e3)
+
+    def disturb(self, ms: float) -> None:
+        pass
+
+    def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         times = []
         for sample in range(plan.samples):
-            align()
+            hooks.before(sample)
+            audited = plan.audited(sample)
+            hooks.align()
             start = _now_ns()
-            for i in range(sample * plan.calls, (sample + 1) * plan.calls):
-                call(i)
-            times.append((_now_ns() - start) / 1e3 / plan.calls)
-            tick()
+            for _ in range(plan.repeats):
+                for i in range(sample * plan.calls, (sample + 1) * plan.calls):
+                    output = call(i)
+                    if i == audited:
+                        hooks.take(i, output)
+            times.append((_now_ns() - start) / 1e3 / (plan.calls * plan.repeats))
         return Times(times, [])
 
-    def time_device(
-        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
-    ) -> Times:
+    def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         raise NotCapturableError("the cpu platform has no launch queue; the eager figure is the only one")
 
     def forget(self) -> None:
         pass
 
     def time_steady(self, call: Callable[[int], Any], iterations: int, tick: Callable[[], None]) -> list[float]:
-        return self.time_eager(call, Plan(iterations), lambda: None, tick).times_us
+        times = []
+        for i in range(iterations):
+            start = _now_ns()
+            call(i)
+            times.append((_now_ns() - start) / 1e3)
+            tick()
+        return times
 
     def measure(self, rank: int, world_size: int) -> dict[str, float]:
         import torch

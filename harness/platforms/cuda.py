@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import MAX_PRIME_US, Noise, NotCapturableError, Plan, SymmetricMemory, Times
+from harness.platforms import MAX_PRIME_US, Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _DEFAULT_ARCH = "90"
 ARCH_VARIABLE = "RINGSMITH_CUDA_ARCH"
 _COMMUNICATORS = 3
 _CYCLES_PER_US = 2000  # SM cycles at about the highest clock of these parts
+_READ_US = 30.0  # reading twice the L2 cache
 _now_ns = time.perf_counter_ns  # bound before any candidate can replace it
 
 
@@ -42,7 +43,8 @@ class Cuda:
 
     def __init__(self) -> None:
         self._communicators: list[Any] = []
-        self._graphs: dict[tuple[int, int], Any] = {}
+        self._graphs: dict[tuple[int, int], dict[str, tuple[Any, list[Any]]]] = {}
+        self._side: Any = None
 
     def device_names(self) -> tuple[str, ...]:
         return tuple(gpu.name for gpu in machine.gpus())
@@ -96,6 +98,9 @@ class Cuda:
 
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
+        # Bound before any candidate can replace them.
+        self._synchronize, self._busy = torch._C._cuda_synchronize, torch._C._cuda_sleep
+        self._event, self._current_stream = torch._C._CudaEventBase, torch.cuda.current_stream
         cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         self._filler = torch.zeros(2 * cache_bytes // 8, dtype=torch.int64, device=device)
         self._sink = torch.zeros((), dtype=torch.int64, device=device)
@@ -118,9 +123,7 @@ class Cuda:
         dist.distributed_c10d.GroupMember.WORLD = self._communicators[number]
 
     def synchronize(self) -> None:
-        import torch
-
-        torch.cuda.synchronize()
+        self._synchronize()
 
     def stream(self) -> int:
         import torch
@@ -152,6 +155,8 @@ class Cuda:
 
     # Two sets of processes place their buffers and NCCL's differently: a third of a microsecond per call as a rule.
     noise = Noise(relative=0.002, absolute_us=0.5)
+    outside = (1.25, 1000.0, 1.5)
+    quiet = (1.05, 1.5)
 
     def core(self, rank: int, world_size: int) -> int | None:
         # Unpinned, two sets of processes that run the same code differed by up to 1.9x in launch time.
@@ -163,78 +168,108 @@ class Cuda:
         lines left by a write would be evicted at the expense of the calls that are timed. Returns when that began."""
         import torch
 
-        torch.cuda.synchronize()
+        self._synchronize()
         began = _now_ns()
-        torch.cuda._sleep(int(prime_us * _CYCLES_PER_US))
+        self._busy(int(prime_us * _CYCLES_PER_US))
         torch.sum(self._filler, 0, out=self._sink)
         return began
 
-    def time_eager(
-        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
-    ) -> Times:
+    def delay(self, ms: float) -> None:
+        self._busy(int(ms * 1e3 * _CYCLES_PER_US))
+
+    def disturb(self, ms: float) -> None:
+        """Reading twice the L2 cache over and over on a stream of its own: kernels beside it get fewer SMs, a colder
+        cache and less memory bandwidth."""
         import torch
 
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        times, host, prime_us = [], [], plan.prime_us
+        if self._side is None:
+            self._side = torch.cuda.Stream()
+            self._side_sink = torch.zeros_like(self._sink)
+        with torch.cuda.stream(self._side):
+            for _ in range(max(1, int(ms * 1e3 / _READ_US))):
+                torch.sum(self._filler, 0, out=self._side_sink)
+
+    def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
+        start, end = self._event(enable_timing=True), self._event(enable_timing=True)
+        times, host, prime_us, count = [], [], plan.prime_us, plan.calls * plan.repeats
         for sample in range(plan.samples):
             began = self._settle(prime_us)
-            align()
-            start.record()
+            hooks.before(sample)
+            audited = plan.audited(sample)
+            hooks.align()
+            stream = self._current_stream()
+            start.record(stream)
             before = _now_ns()
-            for i in range(sample * plan.calls, (sample + 1) * plan.calls):
-                call(i)
+            for _ in range(plan.repeats):
+                for i in range(sample * plan.calls, (sample + 1) * plan.calls):
+                    output = call(i)
+                    if i == audited:
+                        hooks.take(i, output)
             issued = _now_ns()
-            end.record()
+            end.record(stream)
             end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3 / plan.calls)
-            host.append((issued - before) / 1e3 / plan.calls)
+            times.append(start.elapsed_time(end) * 1e3 / count)
+            host.append((issued - before) / 1e3 / count)
             # A host that was overtaken gets more room from the next sample on. One that waits for the device inside the
             # call always is: its waiting is the candidate's own.
             prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), MAX_PRIME_US)
-            tick()
         return Times(times, host)
 
-    def time_device(
-        self, call: Callable[[int], Any], plan: Plan, align: Callable[[], None], tick: Callable[[], None]
-    ) -> Times:
-        import torch
-
-        graph = self._graph(call, plan)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
+        graphs = self._captured(call, plan)
+        start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         times = []
-        for _ in range(plan.samples):
+        for sample in range(plan.samples):
             self._settle(plan.prime_us)
-            align()
-            start.record()
-            graph.replay()
-            end.record()
+            hooks.before(sample)
+            audited = plan.audited(sample)
+            graph, kept = graphs["plain" if audited < 0 else "audit"]
+            hooks.align()
+            stream = self._current_stream()
+            start.record(stream)
+            for _ in range(plan.repeats):
+                graph.replay()
+            end.record(stream)
+            if audited >= 0:  # the next replay writes into the same memory
+                hooks.take(audited, kept[audited % plan.calls])
             end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3 / plan.calls)
-            tick()
+            times.append(start.elapsed_time(end) * 1e3 / (plan.calls * plan.repeats))
         return Times(times, [])
 
     def forget(self) -> None:
         self._graphs.clear()
 
-    def _graph(self, call: Callable[[int], Any], plan: Plan) -> Any:
-        """A graph of a sample's calls, captured once."""
-        import torch
-
+    def _captured(self, call: Callable[[int], Any], plan: Plan) -> dict[str, tuple[Any, list[Any]]]:
+        """`plain`: a graph of a sample's calls. `audit`: the same calls, each output copied after its call, and the
+        copies. Captured once, in an order that no candidate can know, so that it cannot do less work in one."""
         key = (plan.calls, plan.communicator)
         if key not in self._graphs:
-            graph = torch.cuda.CUDAGraph()
-            try:
-                # thread_local: NCCL's watchdog thread may touch the driver while we capture.
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    for i in range(plan.calls):
-                        call(i)
-            except Exception as error:
-                with contextlib.suppress(Exception):
-                    torch.cuda.synchronize()
-                raise NotCapturableError(f"cannot be captured as a CUDA graph: {str(error).splitlines()[0]}") from None
-            graph.replay()  # the first replay uploads it
-            self._graphs[key] = graph
+            kinds = ["plain", "audit"][: 1 + bool(plan.audits)]
+            if plan.seed % 2:
+                kinds.reverse()
+            graphs = {kind: self._graph(call, plan.calls, copies=kind == "audit") for kind in kinds}
+            self._graphs[key] = graphs
         return self._graphs[key]
+
+    def _graph(self, call: Callable[[int], Any], calls: int, *, copies: bool) -> tuple[Any, list[Any]]:
+        import torch
+
+        from harness.ring import clone
+
+        graph, kept = torch.cuda.CUDAGraph(), []
+        try:
+            # thread_local: NCCL's watchdog thread may touch the driver while we capture.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                for i in range(calls):
+                    output = call(i)
+                    if copies:
+                        kept.append(clone(output))
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                self._synchronize()
+            raise NotCapturableError(f"cannot be captured as a CUDA graph: {str(error).splitlines()[0]}") from None
+        graph.replay()  # the first replay uploads it
+        return graph, kept
 
     def time_steady(self, call: Callable[[int], Any], iterations: int, tick: Callable[[], None]) -> list[float]:
         import torch
@@ -261,7 +296,7 @@ class Cuda:
 
         def median_us(run: Callable[[], Any]) -> float:
             plan = Plan(samples=13, prime_us=200.0)
-            times = self.time_eager(lambda i: run(), plan, memory.barrier, lambda: None).times_us[3:]
+            times = self.time_eager(lambda i: run(), plan, Hooks(memory.barrier)).times_us[3:]
             return sorted(times)[len(times) // 2]
 
         return {

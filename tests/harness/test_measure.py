@@ -14,7 +14,7 @@ BLOCKS = 6
 
 
 def alternate(reference, candidate, noise=SILENT, **more):
-    return measure.alternate(reference, candidate, noise, **more)
+    return measure.alternate(reference, candidate, **more).timing(noise)
 
 
 def summarise(reference, candidate, noise=SILENT):

@@ -136,4 +136,4 @@ def test_verdicts_and_stages_are_those_documented():
         "passed", "compile_error", "api_error", "shape_error", "runtime_error", "out_of_memory", "wrong_values",
         "race", "deadlock", "timeout", "integrity", "policy",
     }  # fmt: skip
-    assert [s.value for s in Stage] == ["policy", "build", "load", "correctness", "timing"]
+    assert [s.value for s in Stage] == ["policy", "build", "load", "correctness", "stress", "timing"]

@@ -1,0 +1,112 @@
+"""What is watched inside a candidate's process: functions that must stay what they were, outputs that must be plain
+tensors, threads and memory that must not grow with every call.
+
+A candidate that goes to enough trouble can deceive all of this, as it runs in the same process. It makes cheating
+visible early and names it; what decides is judged outside (`stress.py`, `timing.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from harness.ring import tensors
+
+_MODULES = (
+    "candidate_rank",
+    "exchange",
+    "guard",
+    "platforms.cpu",
+    "platforms.cuda",
+    "progress",
+    "rank",
+    "ring",
+    "wire",
+)
+_type, _id, _vars = type, id, vars  # bound before any candidate can replace them
+
+
+def _watched() -> Iterator[tuple[str, Any]]:
+    """Names and objects that timing and judging rely on."""
+    for name in ("perf_counter_ns", "perf_counter", "monotonic", "monotonic_ns", "time", "time_ns", "sleep"):
+        yield f"time.{name}", getattr(time, name)
+    for name in ("synchronize", "Event", "Stream", "CUDAGraph", "graph", "_sleep", "current_stream"):
+        yield f"torch.cuda.{name}", getattr(torch.cuda, name)
+    for name in ("record", "elapsed_time", "synchronize", "wait"):
+        yield f"torch.cuda.Event.{name}", getattr(torch.cuda.Event, name)
+    for name in ("replay", "capture_begin", "capture_end"):
+        yield f"torch.cuda.CUDAGraph.{name}", getattr(torch.cuda.CUDAGraph, name)
+    for name in ("clone", "copy_", "set_", "data_ptr", "untyped_storage", "index_copy_", "view", "to", "fill_"):
+        yield f"torch.Tensor.{name}", getattr(torch.Tensor, name)
+    for name in ("equal", "empty", "empty_like", "zeros", "full", "from_file", "sum", "is_tensor"):
+        yield f"torch.{name}", getattr(torch, name)
+    for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "barrier"):
+        yield f"torch.distributed.{name}", getattr(dist, name)
+    for name in _MODULES:
+        module = sys.modules.get(f"harness.{name}")
+        for key, value in _vars(module).items() if module else ():
+            if isinstance(value, types.FunctionType) and value.__module__ == f"harness.{name}":
+                yield f"harness.{name}.{key}", value
+            elif isinstance(value, _type) and value.__module__ == f"harness.{name}":
+                for method, function in _vars(value).items():
+                    if isinstance(function, types.FunctionType):
+                        yield f"harness.{name}.{key}.{method}", function
+
+
+class Tripwire:
+    """Taken before the candidate is imported; `tripped` names what is no longer what it was."""
+
+    def __init__(self) -> None:
+        self._known = {name: self._identity(value) for name, value in _watched()}
+        self._keep = [value for _, value in _watched()]  # an id means something only while its object lives
+
+    def tripped(self) -> list[str]:
+        try:
+            now = {name: self._identity(value) for name, value in _watched()}
+        except Exception as error:
+            return [f"({_type(error).__name__} when looking)"]
+        return sorted(name for name, identity in self._known.items() if now.get(name) != identity)[:5]
+
+    @staticmethod
+    def _identity(value: Any) -> tuple[int, int]:
+        return _id(value), _id(getattr(value, "__code__", None))
+
+
+def not_plain(output: Any) -> str | None:
+    """Why an output holds something that is not exactly a tensor with memory of its own, or None. A subclass or an
+    attribute can put off the work until somebody looks."""
+    for index, tensor in enumerate(tensors(output)):
+        if _type(tensor) is not torch.Tensor:
+            return f"output tensor {index} is a {_type(tensor).__name__}, not a plain torch.Tensor"
+        if tensor.__dict__:
+            return f"output tensor {index} has attributes of its own: {', '.join(sorted(tensor.__dict__))[:80]}"
+    return None
+
+
+def shared_with(output: Any, arguments: Any) -> bool:
+    """Whether an output lies in the memory of an input."""
+    inputs = {t.untyped_storage().data_ptr() for t in tensors(arguments) if t.numel()}
+    return any(
+        t.untyped_storage().data_ptr() in inputs for t in tensors(output) if t.numel() and t.layout is torch.strided
+    )
+
+
+def footprint(on_gpu: bool) -> dict[str, int]:
+    """Threads of this process, and bytes that it holds on host and device."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        host = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    device = 0
+    if on_gpu:
+        with contextlib.suppress(RuntimeError):
+            free, total = torch.cuda.mem_get_info()
+            # What torch's allocator keeps for later use is not held by the candidate.
+            device = total - free - torch.cuda.memory_reserved() + torch.cuda.memory_allocated()
+    return {"threads": len(os.listdir("/proc/self/task")), "host_bytes": host, "device_bytes": device}

@@ -1,0 +1,204 @@
+"""Inputs of repeated calls: sets that calls go round, whose contents change a little, in place, before each sample.
+
+Both sides hold the same ring and change it by the same draw, so that the reference knows what is right for each call.
+A change leaves address, shape and version counter of every tensor as they were: a result that was kept by any of them,
+or by a fingerprint of a few elements, is then wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+CHANGED = 16
+"""Elements of each floating-point tensor that differ from one sample to the next."""
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Bound before any candidate can replace them.
+_equal, _index_copy, _clone = torch.equal, torch.Tensor.index_copy_, torch.Tensor.clone
+
+
+class Ring:
+    """`slots` and `copies - 1` clones of each, in turn. Entry i has the values of slot i modulo the number of slots."""
+
+    def __init__(self, slots: Sequence[tuple[Any, ...]], copies: int) -> None:
+        self._entries = [*slots, *(clone(arguments) for _ in range(copies - 1) for arguments in slots)]
+        self._slots = len(slots)
+        self._flat = [[_bits(t) for t in tensors(entry)] for entry in self._entries]
+        # Private: what inputs are compared with, and restored from.
+        self._kept = [[_clone(flat) for flat in self._flat[i]] for i in range(self._slots)]
+        self._where: list[torch.Tensor] = []
+        self._steps: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+        self.sample = -1
+        """Whose contents these are; -1 for what was given."""
+        self._changed = [
+            [k for k, t in enumerate(tensors(entry)) if t.is_floating_point() or t.is_complex()] for entry in slots
+        ]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, i: int) -> tuple[Any, ...]:
+        return self._entries[i % len(self._entries)]
+
+    def draw(self, seed: int, samples: int) -> None:
+        """Restore all contents and prepare `samples` changes of them from `seed`, the same on every rank and side."""
+        self.restore()
+        where = [
+            (flat, kept) for i, entry in enumerate(self._flat) for flat, kept in self._pairs(i, entry) if len(flat) > 1
+        ]
+        self._where, self._steps, self.sample = [flat for flat, _ in where], [[] for _ in range(samples)], -1
+        if not where:
+            return
+        generator = torch.Generator().manual_seed(_hashed(seed))
+        drawn = torch.randint(1 << 62, (len(where), 2, samples, CHANGED), generator=generator)
+        for (flat, kept), (at, source) in zip(where, drawn.to(where[0][0].device), strict=True):
+            # One position in each of `count` stretches, even and odd ones in alternation: what a change writes and what
+            # it restores of the former never overlap.
+            count = min(CHANGED, len(flat) // 2)
+            width = len(flat) // count
+            stretch = torch.arange(count, device=flat.device) * width
+            turn = (torch.arange(samples, device=flat.device) % 2)[:, None]
+            set_at = stretch + 2 * (at[:, :count] % (width // 2)) + turn
+            new = kept[source[:, :count] % len(flat)]
+            restored_at = set_at.roll(1, 0)
+            restored_at[0] = set_at[0]
+            old = kept[restored_at]
+            old[0] = new[0]
+            positions, values = torch.cat([restored_at, set_at], 1), torch.cat([old, new], 1)
+            for step, position, value in zip(self._steps, positions, values, strict=True):
+                step.append((position, value))
+
+    def change(self, sample: int) -> None:
+        """Make the contents those of a sample; samples come in ascending order."""
+        while self.sample < sample:
+            self.sample += 1
+            for flat, (positions, values) in zip(self._where, self._steps[self.sample], strict=True):
+                _index_copy(flat, 0, positions, values)
+
+    def restore(self) -> None:
+        """All contents as they were given."""
+        for i, entry in enumerate(self._flat):
+            for flat, kept in self._pairs(i, entry):
+                flat.copy_(kept)
+
+    def intact(self) -> bool:
+        """Whether nothing but `change` has written into any input since `draw`. Restores."""
+        for k, flat in enumerate(self._where):
+            if self._steps and self._steps[0]:
+                at = torch.cat([step[k][0] for step in self._steps])
+                _index_copy(flat, 0, at, self._kept_of(flat)[at])
+        self._where, self._steps = [], []
+        return all(
+            _equal(flat, kept)
+            for i, entry in enumerate(self._flat)
+            for flat, kept in zip(entry, self._kept[i % self._slots], strict=True)
+        )
+
+    def _kept_of(self, wanted: torch.Tensor) -> torch.Tensor:
+        return next(
+            kept
+            for i, entry in enumerate(self._flat)
+            for flat, kept in zip(entry, self._kept[i % self._slots], strict=True)
+            if flat is wanted
+        )
+
+    def _pairs(self, i: int, entry: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        slot = i % self._slots
+        return ((entry[k], self._kept[slot][k]) for k in self._changed[slot])
+
+
+class Shelf:
+    """Room for copies of outputs, taken from the allocator at once: a copy that took a block which the candidate has
+    just freed would make its next call pay for another."""
+
+    _BYTES = 256 << 20
+    _AT_LEAST = 4
+    """Copies of the first output for which there is room, however large they are."""
+
+    def __init__(self) -> None:
+        self._room: torch.Tensor | None = None
+        self._used = 0
+
+    def copy(self, value: Any) -> Any:
+        """The same with every tensor copied, on the current stream; None if there is no room left."""
+        sizes = [-(-t.nbytes // 256) * 256 for t in tensors(value)]
+        if self._room is None and sizes:
+            device = tensors(value)[0].device
+            self._room = torch.empty(max(self._BYTES, self._AT_LEAST * sum(sizes)), dtype=torch.uint8, device=device)
+        if self._room is not None and self._used + sum(sizes) > len(self._room):
+            return None
+        return _map(value, self._put)
+
+    def _put(self, tensor: torch.Tensor) -> torch.Tensor:
+        assert self._room is not None
+        at = self._used
+        self._used += -(-tensor.nbytes // 256) * 256
+        return self._room[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """Every tensor in nested tuples, lists and dicts, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for item in value for t in tensors(item)] if isinstance(value, (tuple, list)) else []
+
+
+def clone(value: Any, *, contiguous: bool = False) -> Any:
+    """The same with every tensor cloned."""
+    return _map(value, partial(_clone, memory_format=torch.contiguous_format) if contiguous else _clone)
+
+
+def _map(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same with every tensor replaced by the function's."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (tuple, list)):
+        items = [_map(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {key: _map(item, function) for key, item in value.items()}
+    return value
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor on the same memory with a version counter of its own: writing into it leaves the counter of
+    `tensor` as it is."""
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+    )
+
+
+def overwrite(old: Any, new: Any) -> Any:
+    """`new` in the memory of `old`, written by aliases; `new` itself if shapes differ."""
+    into, values = tensors(old), tensors(new)
+    if [(t.shape, t.dtype) for t in into] != [(t.shape, t.dtype) for t in values]:
+        return new
+    for target, source in zip(into, values, strict=True):
+        alias(target).copy_(source)
+    targets = iter(into)
+    return _map(new, lambda source: next(targets))
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of any layout hold the same elements, NaN equal to itself."""
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout is not torch.strided:
+        return False
+    return _equal(_bits(a.contiguous()), _bits(b.contiguous()))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements as integers in one dimension, on the same memory: bits are moved and compared, never values."""
+    flat = alias(tensor).reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    return flat.view(_INTEGERS[flat.element_size()]) if flat.dtype is not torch.bool else flat.view(torch.int8)
+
+
+def _hashed(seed: int) -> int:
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=7).digest(), "little")

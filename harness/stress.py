@@ -1,0 +1,145 @@
+"""The stage between correctness and timing: what is right in single calls must stay right however calls follow.
+
+Inputs are rewritten so that neither address nor version counter tells, then bursts of calls are made without waiting
+for the device while ranks are held up at random. Every output is compared in full on every rank. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import signal
+import time
+from typing import Any
+
+from harness.pair import FailedError, Item, Other, Pair
+from harness.types import Verdict
+
+BURSTS = 4
+_CALLS = (6, 10)
+_CHECKS_S = 0.4
+"""About how long all outputs of the bursts may take to compare; at least two of each burst are."""
+_PULSES = 6
+_LEAK_BYTES = 1 << 20
+"""Growth per call below this is not called a leak."""
+_random = random.SystemRandom()
+
+
+def run(pair: Pair, ring: int, slots: int) -> None:
+    """With `ring` entries made of `slots` slots. Raises FailedError."""
+    sparse(pair)
+    footprints, calls = [], []
+    for number in range(BURSTS):
+        count = _random.randint(*_CALLS)
+        footprints.append(_burst(pair, number, count, ring, slots))
+        calls.append(count)
+    _growth(footprints, calls[1:])
+
+
+def in_place(pair: Pair, slot: int, trial: int) -> None:
+    """All of the inputs of the last call overwritten where they are: address, shape and version counter stay."""
+    pair.give_inputs(slot, in_place=True)
+    replies = pair.ask("call", {"slot": slot}, pair.call_deadline(pair.limits.call_s))
+    pair.judge(
+        replies, [{"slot": slot}], one=True, trial=trial, verdict=Verdict.wrong_values,
+        others=[
+            ("the inputs that were there before", {"slot": slot, "former": True}, Verdict.integrity)
+        ],
+        note=" (new inputs in the same buffers as in the last call)",
+    )  # fmt: skip
+
+
+def sparse(pair: Pair) -> None:
+    """A few elements changed where they are: a fingerprint of some elements stays."""
+    item = {"seed": secrets.randbits(60), "samples": 1, "sample": 0, "entry": 0}
+    replies = pair.ask("call", {"seed": item["seed"]}, pair.call_deadline(pair.limits.call_s))
+    pair.judge(
+        replies, [item], one=True, trial=pair.request.trials, verdict=Verdict.wrong_values,
+        others=[
+            ("the inputs before a few elements were changed", item | {"sample": -1}, Verdict.integrity)
+        ],
+        note=" (a few elements of the inputs changed in place)",
+    )  # fmt: skip
+
+
+def _burst(pair: Pair, number: int, count: int, ring: int, slots: int) -> list[dict[str, int]]:
+    """One burst; returns the footprint of each rank after it."""
+    seed, first = secrets.randbits(60), _random.randrange(ring)
+    room = max(2, int(_CHECKS_S / BURSTS / max(pair.check_s, 1e-6)))
+    keep = sorted(_random.sample(range(count), min(count, room)))
+    skew, said = _skew(pair.candidate.world_size, count)
+    message = {"seed": seed, "first": first, "calls": count, "keep": keep}
+    replies = pair.ask(
+        "burst",
+        [{**message, "skew": own} for own in skew],
+        pair.call_deadline(pair.limits.call_s),
+        meanwhile=lambda: _pulses(pair),
+        when=f"in {count} calls back to back, {said}",
+    )
+
+    def item(call: int) -> Item:
+        return {"seed": seed, "samples": 1, "sample": 0, "entry": first + call}
+
+    def others(kept: int) -> list[Other]:
+        calls = range(keep[kept] - 1, max(keep[kept] - min(3, slots), -1), -1)
+        return [(f"the call {keep[kept] - call} before", item(call), None) for call in calls]
+
+    pair.judge(
+        replies, [item(call) for call in keep], trial=pair.request.trials, verdict=Verdict.race, others=others,
+        note=f" (burst {number + 1}, {count} calls back to back, {said}; single calls were right)",
+    )  # fmt: skip
+    pair.ask("settled", {}, pair.limits.call_s)
+    return [_footprint(reply) for reply in replies]
+
+
+def _skew(world_size: int, count: int) -> tuple[list[list[list[Any]]], str]:
+    """For each rank [call, kind, ms] of what holds it up, and a text."""
+    plan: list[list[list[Any]]] = [[] for _ in range(world_size)]
+    ranks = _random.sample(range(world_size), world_size)
+    late, host, loaded = ranks[0], ranks[1 % world_size], ranks[2 % world_size]
+    plan[loaded].append([0, "load", float(count)])
+    for call in _random.sample(range(1, count), 2):
+        plan[late].append([call, "device", _random.uniform(1.0, 8.0)])
+    plan[host].append([_random.randrange(1, count), "host", _random.uniform(4.0, 20.0)])
+    if world_size == 1:
+        return plan, "alone"
+    return plan, f"ranks {late} and {host} held up at random"
+
+
+def _pulses(pair: Pair) -> None:
+    """Stop one rank after another for a moment, wherever it is: on cpu also inside `solution`."""
+    if pair.box.platform.name != "cpu":
+        return
+    for _ in range(_PULSES):
+        pid = _random.choice(pair.candidate.pids)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                time.sleep(_random.uniform(0.001, 0.006))
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        time.sleep(_random.uniform(0.0, 0.003))
+
+
+def _footprint(reply: dict[str, Any]) -> dict[str, int]:
+    """What a rank says of itself, checked."""
+    names = ("threads", "host_bytes", "device_bytes")
+    return {name: value if isinstance(value := reply.get(name), int) else 0 for name in names}
+
+
+def _growth(footprints: list[list[dict[str, int]]], calls: list[int]) -> None:
+    """Raises FailedError if threads or memory of a rank grow with every call. The first burst may fill caches."""
+    for rank in range(len(footprints[0])):
+        seen = [burst[rank] for burst in footprints]
+        steps = list(zip(seen[:-1], seen[1:], calls, strict=True))
+        if all(after["threads"] - before["threads"] >= count / 2 for before, after, count in steps):
+            raise FailedError(Verdict.integrity, f"rank {rank} starts a thread with every call and leaves it running")
+        for name, where in (("device_bytes", "device"), ("host_bytes", "host")):
+            grown = [(after[name] - before[name]) / count for before, after, count in steps]
+            if min(grown) > _LEAK_BYTES:
+                mib = sum(grown) / len(grown) / 2**20
+                raise FailedError(
+                    Verdict.out_of_memory, f"rank {rank} holds {mib:.1f} MiB more {where} memory after every call"
+                )

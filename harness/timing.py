@@ -1,0 +1,238 @@
+"""The timing stage: blocks of both sides in alternation, their outputs audited, their claims seen from outside.
+
+What a candidate's rank says of itself is believed only as far as it can be checked: a share of the timed outputs is
+compared in full, this process's own clock must cover the claimed times, no time may beat the floor, and the reference
+must have been as fast beside the candidate as it is without. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import secrets
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+from harness import measure, platforms
+from harness.measure import Alternation, Block
+from harness.pair import FailedError, Item, Other, Pair
+from harness.platforms import MAX_PRIME_US, Plan
+from harness.types import Timing, Verdict
+
+AUDITED = 0.3
+"""Share of samples of which one output is kept for judgement."""
+_AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.25, 8, 8, 64 << 20
+"""Kept outputs are compared, in random order, for this long; at least so many, so many or so much at a time."""
+_OUTSIDE_US, _ROUNDS = 15000.0, 3
+"""By how much a block with repeated calls is to be longer than one without, seen from outside; and how often."""
+_random = random.SystemRandom()
+
+
+class Timed:
+    """The two sides of a measurement as `measure` wants them."""
+
+    def __init__(self, pair: Pair, ring: int, communicators: int) -> None:
+        self._pair, self._ring = pair, ring
+        self._next_communicator = itertools.cycle(range(communicators))
+        self._blocks: list[tuple[str, Plan]] = []
+        """Mode and plan of each of the candidate's blocks since the last judgement."""
+        self.audited = {"eager": 0, "device": 0}
+        """Timed outputs that have been compared in full, by mode."""
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def reference(self, mode: str) -> measure.TimeBlock:
+        def time_block(plan: Plan) -> Block:
+            plan = replace(_audits(plan, mode), communicator=next(self._next_communicator))
+            ranks = self._pair.reference
+            ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
+            reading = self._pair.box.read_clocks()
+            replies = self._pair.expect(ranks.wait(120), "timing the reference")
+            times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
+            return Block([_counted(t, plan) for t in times], [_counted(h, plan) for h in host], reading)
+
+        return time_block
+
+    def candidate(self, mode: str) -> measure.TimeBlock:
+        def time_block(plan: Plan) -> Block:
+            if mode != "steady":  # nobody in there shall know how many calls make a block
+                plan = replace(plan, samples=max(2, plan.samples - _random.randrange(1 + plan.samples // 8)))
+            return self._time(mode, _audits(plan, mode))
+
+        return time_block
+
+    def _time(self, mode: str, plan: Plan) -> Block:
+        """One block of the candidate's. Raises NotCapturableError."""
+        pair, reading = self._pair, measure.Reading()
+        sample_s = (plan.prime_us + 10 * plan.calls * plan.repeats * plan.expected_us) / 1e6
+        limit = pair.call_deadline(pair.limits.call_s + plan.samples * sample_s)
+
+        def look() -> None:
+            nonlocal reading
+            reading = pair.box.read_clocks()
+
+        message = {"mode": mode, "plan": asdict(plan), "block": len(self._blocks)}
+        replies = pair.ask("time", message, limit, meanwhile=look, when="in timed calls back to back")
+        refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
+        if refused:
+            raise platforms.NotCapturableError(str(refused[0]))
+        self._blocks.append((mode, plan))
+        # What the host needed is a remark, not a result: a rank that reports nonsense there loses only the remark.
+        host = [_numbers(reply.get("host_us"), plan.samples) or [] for reply in replies]
+        times = [_times(reply, plan.samples) for reply in replies]
+        return Block([_counted(t, plan) for t in times], [_counted(h, plan) for h in host], reading)
+
+    # -- outputs -------------------------------------------------------------------------------------------------------
+
+    def judge_audits(self) -> None:
+        """Compare outputs of timed calls in full, as many as there is time for. Raises FailedError."""
+        pair = self._pair
+        replies = pair.ask("audits", {}, pair.limits.call_s)
+        there = replies[0].get("there")
+        if any(reply.get("there") != there for reply in replies) or not isinstance(there, list):
+            raise FailedError(Verdict.integrity, "the ranks disagree about which outputs they have kept")
+        kept = [self._known(entry) for entry in there]
+        order, began, done = _random.sample(range(len(kept)), len(kept)), time.monotonic(), 0
+        while order and (done < _MIN_AUDITS or time.monotonic() < began + _AUDITS_S):
+            count = max(1, min(_BATCH, _BATCH_BYTES // max(1, kept[order[0]][2])))
+            # In the order in which they were made: the reference goes through the same changes of the inputs.
+            batch, order = sorted(order[:count]), order[count:]
+            self._judge([kept[i][:2] for i in batch], batch)
+            done += len(batch)
+            for i in batch:
+                self.audited[self._blocks[kept[i][0]][0]] += 1
+        pair.ask("audits", {"take": [], "done": True}, pair.limits.call_s)
+        self._blocks.clear()
+
+    def _known(self, entry: Any) -> tuple[int, int, int]:
+        """(block, call, bytes) of an output that is said to be kept. Raises FailedError if nobody asked for it."""
+        good = isinstance(entry, list) and len(entry) == 3 and all(isinstance(v, int) and v >= 0 for v in entry)
+        if (
+            not good
+            or entry[0] >= len(self._blocks)
+            or entry[1] not in [c for _, c in self._blocks[entry[0]][1].audits]
+        ):
+            raise FailedError(Verdict.integrity, "a rank has kept outputs that nobody asked for")
+        return entry[0], entry[1], entry[2]
+
+    def _judge(self, calls: list[tuple[int, int]], take: list[int]) -> None:
+        pair = self._pair
+        replies = pair.ask("audits", {"take": take, "done": False}, pair.limits.call_s)
+
+        def others(number: int) -> list[Other]:
+            block, call = calls[number]
+            item = self._item(block, call)
+            found: list[Other] = [
+                ("these inputs before their contents were changed", item | {"sample": -1}, Verdict.integrity)
+            ]
+            if item["sample"] > 0:
+                before = item | {"sample": item["sample"] - 1}
+                found.append(("these inputs as they were some calls before", before, Verdict.integrity))
+                found.append(("the call before", self._item(block, call - 1), None))
+            return found
+
+        mode = self._blocks[calls[0][0]][0]
+        pair.judge(
+            replies, [self._item(block, call) for block, call in calls], trial=pair.request.trials,
+            verdict=Verdict.race, others=others,
+            note=f" (output of a timed call, {'CUDA graph' if mode == 'device' else mode}; calls before were right)",
+        )  # fmt: skip
+
+    def _item(self, block: int, call: int) -> Item:
+        """What a timed call was given. A CUDA graph makes the same calls in every sample."""
+        mode, plan = self._blocks[block]
+        entry = call % plan.calls if mode == "device" else call % self._ring
+        return {"seed": plan.seed, "samples": plan.samples, "sample": call // plan.calls, "entry": entry}
+
+    def given(self, call: int) -> Item:
+        """What call number `call` gets if the contents of the ring are not changed."""
+        return {"seed": 0, "samples": 1, "sample": -1, "entry": call % self._ring}
+
+    # -- claims --------------------------------------------------------------------------------------------------------
+
+    def look_from_outside(self, mode: str, timing: Timing) -> float:
+        """Microseconds of one of the candidate's calls as this process's clock has it: what they claim, and by how
+        much longer than claimed a block takes if each sample makes its calls several times. Raises FailedError if that
+        is well above what they claim."""
+        claimed, host = timing.candidate.median_us, timing.candidate.host_us or 0.0
+        relative, absolute_us, consistent = self._pair.box.platform.outside
+        once_us = timing.calls * claimed
+        # The host stays ahead of the device, as in the blocks that count.
+        room = max(2, int(MAX_PRIME_US / max(1.0, 1.5 * timing.calls * host)))
+        repeats = min(room, 1 + math.ceil(_OUTSIDE_US / 4 / once_us))
+        samples = min(60, max(4, math.ceil(_OUTSIDE_US / (once_us * (repeats - 1)))))
+        prime_us = min(MAX_PRIME_US, 100.0 + 1.5 * timing.calls * repeats * host)
+        short = Plan(samples, timing.calls, prime_us, expected_us=claimed, seed=secrets.randbits(60))
+        long = replace(short, repeats=repeats)
+        extra = samples * timing.calls * (repeats - 1)
+        hidden_us: dict[int, list[float]] = {1: [], repeats: []}
+        claims: list[float] = []
+        for _ in range(2):
+            for plan in (short, long) * _ROUNDS:
+                began = time.monotonic()
+                block = self._time(mode, plan)
+                wall_us, calls = (time.monotonic() - began) * 1e6, plan.calls * plan.repeats
+                hidden_us[plan.repeats].append(wall_us - calls * sum(block.slowest_us))
+                claims += block.slowest_us if plan is long else []
+            # The least of each: what disturbs a block only makes it longer.
+            more_us = (min(hidden_us[repeats]) - min(hidden_us[1])) / extra
+            claimed = measure.median(claims)
+            seen = claimed + max(0.0, more_us)
+            if seen <= relative * claimed + absolute_us / extra and claimed <= consistent * timing.candidate.median_us:
+                return seen
+        raise FailedError(
+            Verdict.integrity,
+            f"the ranks claim {timing.candidate.median_us:.1f} us a call; seen from outside a call takes {seen:.1f} us",
+        )
+
+    def quiet(self, mode: str, plan: Plan) -> list[Block]:
+        """Blocks of the reference now that the candidate is gone."""
+        return [self.reference(mode)(plan) for _ in range(3)]
+
+
+def undisturbed(
+    found: Alternation, without: list[Block], tolerance: float, limit: float
+) -> tuple[Alternation, float | None]:
+    """The alternation, with the reference's blocks replaced by those taken without the candidate if it was more than
+    `tolerance` times slower beside it; and how many times, then. Raises FailedError if it was more than `limit`."""
+    beside = measure.median([us for block in found.reference for us in block.slowest_us])
+    slower = beside / max(measure.median(block.slowest_us) for block in without)
+    if slower > limit:
+        raise FailedError(
+            Verdict.integrity, f"the reference took {slower:.2f}x as long while the candidate's processes were there"
+        )
+    return (found, None) if slower <= tolerance else (replace(found, reference=without), slower)
+
+
+def _audits(plan: Plan, mode: str) -> Plan:
+    """The plan with a seed of its own, and with random calls of random samples to be audited."""
+    if mode == "steady":  # PKB's method, as it is
+        return plan
+    samples = sorted(_random.sample(range(plan.samples), min(plan.samples - 1, math.ceil(AUDITED * plan.samples))))
+    audits = tuple((sample, sample * plan.calls + _random.randrange(plan.calls)) for sample in samples)
+    return replace(plan, seed=secrets.randbits(60), audits=audits)
+
+
+def _counted(values: list[float], plan: Plan) -> list[float]:
+    """Those of samples that were not audited."""
+    return [value for sample, value in enumerate(values) if plan.audited(sample) < 0]
+
+
+def _times(reply: dict[str, Any], samples: int) -> list[float]:
+    """The times that a candidate's rank claims. Raises FailedError unless it is a positive number for every sample."""
+    times = _numbers(reply.get("times_us"), samples)
+    if times is None:
+        raise FailedError(Verdict.integrity, "a rank reported times that are none")
+    return times
+
+
+def _numbers(values: Any, count: int) -> list[float] | None:
+    """`count` positive finite numbers, or None."""
+    good = (
+        isinstance(values, list)
+        and len(values) == count
+        and all(isinstance(v, (int, float)) and math.isfinite(v) and v > 0 for v in values)
+    )
+    return [float(v) for v in values] if good else None
