@@ -198,7 +198,7 @@ class CandidateRank:
         outputs = [self._audits[i]["output"] for i in message["take"]]
         if message["done"]:
             self._audits.clear()
-            self._shelf = Shelf()
+            self._shelf.clear()
         return {"tree": self._state.exchange["outputs"].write(outputs)}
 
     def _last_output(self, message: dict[str, Any]) -> dict[str, Any]:

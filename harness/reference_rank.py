@@ -41,6 +41,7 @@ class ReferenceRank:
         self._communicators = 1
         self._drawn: tuple[int, int] | None = None
         """Seed and samples that the ring has been drawn from last."""
+        self._shelf = ring.Shelf()
         self._outputs: list[Any] = []
         """Of the last check, those that were wrong."""
         self.handlers: dict[str, Handler] = {
@@ -195,8 +196,10 @@ class ReferenceRank:
         platform.use_communicator(message["plan"]["communicator"])
         try:
             self._drawn = None
+            # Outputs are copied as the candidate's are, so that both sides are timed alike.
+            self._shelf.clear()
             with torch.no_grad():
-                return self._state.time(self._run_slot, message, take=lambda call, output: None)
+                return self._state.time(self._run_slot, message, take=lambda call, output: self._shelf.copy(output))
         finally:
             platform.use_communicator(0)
 

@@ -8,7 +8,7 @@ or by a fingerprint of a few elements, is then wrong.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,14 +29,18 @@ class Ring:
         self._slots = len(slots)
         self._flat = [[_bits(t) for t in tensors(entry)] for entry in self._entries]
         # Private: what inputs are compared with, and restored from.
-        self._kept = [[_clone(flat) for flat in self._flat[i]] for i in range(self._slots)]
-        self._where: list[torch.Tensor] = []
-        self._steps: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+        self._kept = [[_clone(flat) for flat in entry] for entry in self._flat[: self._slots]]
+        self._changing = [
+            (kept, [entry[k] for entry in self._flat[i :: self._slots]])
+            for i, slot in enumerate(slots)
+            for k, (tensor, kept) in enumerate(zip(tensors(slot), self._kept[i], strict=True))
+            if (tensor.is_floating_point() or tensor.is_complex()) and len(kept) > 1
+        ]
+        """What a slot's tensor was given as, and that tensor in the slot and its clones."""
+        self._steps: list[list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]] = []
+        """For each sample (tensor, what it was given as, positions, values)."""
         self.sample = -1
         """Whose contents these are; -1 for what was given."""
-        self._changed = [
-            [k for k, t in enumerate(tensors(entry)) if t.is_floating_point() or t.is_complex()] for entry in slots
-        ]
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -47,68 +51,53 @@ class Ring:
     def draw(self, seed: int, samples: int) -> None:
         """Restore all contents and prepare `samples` changes of them from `seed`, the same on every rank and side."""
         self.restore()
-        where = [
-            (flat, kept) for i, entry in enumerate(self._flat) for flat, kept in self._pairs(i, entry) if len(flat) > 1
-        ]
-        self._where, self._steps, self.sample = [flat for flat, _ in where], [[] for _ in range(samples)], -1
-        if not where:
+        self._steps = [[] for _ in range(samples)]
+        if not self._changing:
             return
         generator = torch.Generator().manual_seed(_hashed(seed))
-        drawn = torch.randint(1 << 62, (len(where), 2, samples, CHANGED), generator=generator)
-        for (flat, kept), (at, source) in zip(where, drawn.to(where[0][0].device), strict=True):
+        copies, device = len(self._entries) // self._slots, self._changing[0][0].device
+        drawn = torch.randint(1 << 62, (len(self._changing), 2, samples, copies, CHANGED), generator=generator)
+        turn = (torch.arange(samples, device=device) % 2)[:, None, None]
+        for (kept, flats), (at, source) in zip(self._changing, drawn.to(device), strict=True):
             # One position in each of `count` stretches, even and odd ones in alternation: what a change writes and what
             # it restores of the former never overlap.
-            count = min(CHANGED, len(flat) // 2)
-            width = len(flat) // count
-            stretch = torch.arange(count, device=flat.device) * width
-            turn = (torch.arange(samples, device=flat.device) % 2)[:, None]
-            set_at = stretch + 2 * (at[:, :count] % (width // 2)) + turn
-            new = kept[source[:, :count] % len(flat)]
+            count = min(CHANGED, len(kept) // 2)
+            width = len(kept) // count
+            set_at = torch.arange(count, device=device) * width + 2 * (at[..., :count] % (width // 2)) + turn
+            new = kept[source[..., :count] % len(kept)]
             restored_at = set_at.roll(1, 0)
             restored_at[0] = set_at[0]
             old = kept[restored_at]
             old[0] = new[0]
-            positions, values = torch.cat([restored_at, set_at], 1), torch.cat([old, new], 1)
-            for step, position, value in zip(self._steps, positions, values, strict=True):
-                step.append((position, value))
+            positions, values = torch.cat([restored_at, set_at], 2), torch.cat([old, new], 2)
+            for step, places, contents in zip(self._steps, positions.unbind(), values.unbind(), strict=True):
+                for flat, place, content in zip(flats, places.unbind(), contents.unbind(), strict=True):
+                    step.append((flat, kept, place, content))
 
     def change(self, sample: int) -> None:
         """Make the contents those of a sample; samples come in ascending order."""
         while self.sample < sample:
             self.sample += 1
-            for flat, (positions, values) in zip(self._where, self._steps[self.sample], strict=True):
-                _index_copy(flat, 0, positions, values)
+            for flat, _, places, contents in self._steps[self.sample]:
+                _index_copy(flat, 0, places, contents)
 
     def restore(self) -> None:
-        """All contents as they were given."""
-        for i, entry in enumerate(self._flat):
-            for flat, kept in self._pairs(i, entry):
-                flat.copy_(kept)
+        """Undo the changes; what else has been written stays."""
+        if self.sample >= 0:
+            for flat, kept, places, _ in self._steps[self.sample]:
+                _index_copy(flat, 0, places, kept[places])
+        self.sample = -1
 
     def intact(self) -> bool:
-        """Whether nothing but `change` has written into any input since `draw`. Restores."""
-        for k, flat in enumerate(self._where):
-            if self._steps and self._steps[0]:
-                at = torch.cat([step[k][0] for step in self._steps])
-                _index_copy(flat, 0, at, self._kept_of(flat)[at])
-        self._where, self._steps = [], []
-        return all(
+        """Whether nothing but `change` has written into any input. Restores."""
+        changed = self._steps[self.sample] if self.sample >= 0 else []
+        as_changed = all(_equal(flat[places], contents) for flat, _, places, contents in changed)
+        self.restore()
+        return as_changed and all(
             _equal(flat, kept)
             for i, entry in enumerate(self._flat)
             for flat, kept in zip(entry, self._kept[i % self._slots], strict=True)
         )
-
-    def _kept_of(self, wanted: torch.Tensor) -> torch.Tensor:
-        return next(
-            kept
-            for i, entry in enumerate(self._flat)
-            for flat, kept in zip(entry, self._kept[i % self._slots], strict=True)
-            if flat is wanted
-        )
-
-    def _pairs(self, i: int, entry: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        slot = i % self._slots
-        return ((entry[k], self._kept[slot][k]) for k in self._changed[slot])
 
 
 class Shelf:
@@ -121,6 +110,10 @@ class Shelf:
 
     def __init__(self) -> None:
         self._room: torch.Tensor | None = None
+        self._used = 0
+
+    def clear(self) -> None:
+        """Forget all copies; the room stays."""
         self._used = 0
 
     def copy(self, value: Any) -> Any:

@@ -230,15 +230,16 @@ class Run:
             )  # fmt: skip
             return self._measurement_of(steady, None, "the pkb protocol has no device-only figure")
         found = {"eager": measure.alternate(timed.reference("eager"), timed.candidate("eager"))}
+        timed.judge_audits()
         note = ""
         try:
             # The candidate first: if it cannot be captured, the reference is not timed in vain.
             plan = found["eager"].plan
             timed.candidate("device")(Plan(2, plan.calls, expected_us=plan.expected_us))
             found["device"] = measure.alternate(timed.reference("device"), timed.candidate("device"), plan.calls)
+            timed.judge_audits()
         except platforms.NotCapturableError as reason:
             note = str(reason)
-        timed.judge_audits()
         seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
         self._end_candidate()
         timings = {}

@@ -23,9 +23,9 @@ from harness.types import Timing, Verdict
 
 AUDITED = 0.3
 """Share of samples of which one output is kept for judgement."""
-_AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.25, 8, 8, 64 << 20
-"""Kept outputs are compared, in random order, for this long; at least so many, so many or so much at a time."""
-_OUTSIDE_US, _ROUNDS = 15000.0, 3
+_AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.15, 8, 8, 64 << 20
+"""Kept outputs are compared for this long; at least so many, and so many or so much of a block."""
+_OUTSIDE_US, _ROUNDS = 12000.0, 2
 """By how much a block with repeated calls is to be longer than one without, seen from outside; and how often."""
 _random = random.SystemRandom()
 
@@ -94,15 +94,18 @@ class Timed:
         if any(reply.get("there") != there for reply in replies) or not isinstance(there, list):
             raise FailedError(Verdict.integrity, "the ranks disagree about which outputs they have kept")
         kept = [self._known(entry) for entry in there]
-        order, began, done = _random.sample(range(len(kept)), len(kept)), time.monotonic(), 0
-        while order and (done < _MIN_AUDITS or time.monotonic() < began + _AUDITS_S):
-            count = max(1, min(_BATCH, _BATCH_BYTES // max(1, kept[order[0]][2])))
-            # In the order in which they were made: the reference goes through the same changes of the inputs.
-            batch, order = sorted(order[:count]), order[count:]
+        began, done = time.monotonic(), 0
+        # Block by block, and in the order in which they were made: the reference goes through the same changes.
+        blocks = sorted({block for block, _, _ in kept}, key=lambda _: _random.random())
+        for block in blocks:
+            numbers = [i for i, entry in enumerate(kept) if entry[0] == block]
+            count = min(len(numbers), max(1, min(_BATCH, _BATCH_BYTES // max(1, kept[numbers[0]][2]))))
+            batch = sorted(_random.sample(numbers, count))
             self._judge([kept[i][:2] for i in batch], batch)
             done += len(batch)
-            for i in batch:
-                self.audited[self._blocks[kept[i][0]][0]] += 1
+            self.audited[self._blocks[block][0]] += len(batch)
+            if done >= _MIN_AUDITS and time.monotonic() > began + _AUDITS_S:
+                break
         pair.ask("audits", {"take": [], "done": True}, pair.limits.call_s)
         self._blocks.clear()
 
@@ -169,7 +172,7 @@ class Timed:
         extra = samples * timing.calls * (repeats - 1)
         hidden_us: dict[int, list[float]] = {1: [], repeats: []}
         claims: list[float] = []
-        for _ in range(2):
+        for _ in range(3):
             for plan in (short, long) * _ROUNDS:
                 began = time.monotonic()
                 block = self._time(mode, plan)
@@ -189,7 +192,7 @@ class Timed:
 
     def quiet(self, mode: str, plan: Plan) -> list[Block]:
         """Blocks of the reference now that the candidate is gone."""
-        return [self.reference(mode)(plan) for _ in range(3)]
+        return [self.reference(mode)(replace(plan, samples=max(3, plan.samples // 2))) for _ in range(3)]
 
 
 def undisturbed(

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,12 +164,14 @@ class Cuda:
         cores = sorted(os.sched_getaffinity(0))
         return cores[(2 * rank + 1) * len(cores) // (2 * world_size)] if len(cores) >= 2 * world_size else None
 
-    def _settle(self, prime_us: float) -> int:
-        """Nothing in flight, then the device busy for `prime_us` and its L2 filled with other data. By reading: dirty
-        lines left by a write would be evicted at the expense of the calls that are timed. Returns when that began."""
+    def _settle(self, prime_us: float, before: Callable[[], None]) -> int:
+        """Nothing in flight, then `before`, then the device busy for `prime_us` and its L2 filled with other data. By
+        reading: dirty lines left by a write would be evicted at the expense of the calls that are timed. Returns when
+        that began."""
         import torch
 
         self._synchronize()
+        before()
         began = _now_ns()
         self._busy(int(prime_us * _CYCLES_PER_US))
         torch.sum(self._filler, 0, out=self._sink)
@@ -193,8 +196,7 @@ class Cuda:
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         times, host, prime_us, count = [], [], plan.prime_us, plan.calls * plan.repeats
         for sample in range(plan.samples):
-            began = self._settle(prime_us)
-            hooks.before(sample)
+            began = self._settle(prime_us, partial(hooks.before, sample))
             audited = plan.audited(sample)
             hooks.align()
             stream = self._current_stream()
@@ -220,8 +222,7 @@ class Cuda:
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         times = []
         for sample in range(plan.samples):
-            self._settle(plan.prime_us)
-            hooks.before(sample)
+            self._settle(plan.prime_us, partial(hooks.before, sample))
             audited = plan.audited(sample)
             graph, kept = graphs["plain" if audited < 0 else "audit"]
             hooks.align()

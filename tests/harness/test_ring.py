@@ -1,0 +1,106 @@
+"""Rings of inputs: both sides see the same changes, nothing but contents tells them, and writing into them shows."""
+
+import itertools
+
+import pytest
+import torch
+
+from harness.ring import CHANGED, Ring, Shelf, alias, clone, overwrite, same_bits, tensors
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.complex64]
+
+
+def slots(dtype=torch.float32):
+    draw = torch.Generator().manual_seed(3)
+    values = lambda *shape: torch.randn(*shape, generator=draw).to(dtype)  # noqa: E731
+    return [(values(64, 32), torch.arange(7), 3, values(1), values(5), None) for _ in range(2)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_two_rings_go_through_the_same_contents(dtype):
+    one, other = Ring(slots(dtype), 3), Ring(slots(dtype), 3)
+    assert len(one) == 6
+    one.draw(7, 5)
+    other.draw(7, 5)
+    for sample in (0, 1, 4):  # one side may skip samples that the other sees
+        one.change(sample)
+        if sample != 1:
+            other.change(sample)
+            for i in range(6):
+                assert all(same_bits(a, b) for a, b in zip(tensors(one[i]), tensors(other[i]), strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_change_is_small_and_shows_in_nothing_but_contents(dtype):
+    given = slots(dtype)
+    tensor, before = given[0][0], given[0][0].clone()
+    ring = Ring(given, 2)
+    address, version = tensor.data_ptr(), tensor._version
+    seen = []
+    ring.draw(1, 9)
+    for sample in range(9):
+        ring.change(sample)
+        assert 0 < int((tensor != before).sum()) <= CHANGED
+        assert (tensor.data_ptr(), tensor._version) == (address, version)
+        assert not torch.equal(ring[0][0], ring[2][0])  # the clone changes in its own way
+        seen.append(tensor.clone())
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
+    assert ring.intact() and torch.equal(tensor, before)
+
+
+def test_integers_and_single_elements_stay():
+    ring = Ring(slots(), 2)
+    ring.draw(1, 3)
+    ring.change(2)
+    assert torch.equal(ring[0][1], torch.arange(7)) and torch.equal(ring[0][3], slots()[0][3])
+
+
+@pytest.mark.parametrize("entry", range(4))
+@pytest.mark.parametrize("which", [0, 1, 4])
+def test_writing_into_an_input_shows(entry, which):
+    ring = Ring(slots(), 2)
+    ring.draw(5, 4)
+    ring.change(3)
+    flat = ring[entry][which].reshape(-1)
+    flat[len(flat) // 3] += 1
+    assert not ring.intact()
+
+
+def test_a_ring_without_floats_does_nothing():
+    ring = Ring([(torch.arange(4), 2), (torch.arange(4), 1)], 2)
+    ring.draw(1, 3)
+    ring.change(2)
+    assert ring.intact() and ring[1][1] == 1
+
+
+def test_overwriting_keeps_memory_and_version_and_takes_plain_values():
+    old, new = (torch.zeros(3, 4), [torch.zeros(2), 1]), (torch.ones(3, 4), [torch.ones(2), 2])
+    address, version = old[0].data_ptr(), old[0]._version
+    now = overwrite(old, new)
+    assert now[0] is old[0] and now[1][0] is old[1][0] and now[1][1] == 2
+    assert old[0].sum() == 12 and (old[0].data_ptr(), old[0]._version) == (address, version)
+    other = (torch.ones(5), [torch.ones(2), 2])
+    assert overwrite(old, other) is other
+
+
+def test_an_alias_is_the_same_memory():
+    tensor = torch.arange(12.0).reshape(3, 4)[:, 1:]
+    assert torch.equal(alias(tensor), tensor) and alias(tensor).data_ptr() == tensor.data_ptr()
+
+
+def test_a_shelf_copies_until_it_is_full():
+    shelf = Shelf()
+    shelf._BYTES = 2048
+    value = {"a": torch.arange(100.0), "b": [torch.ones(3, dtype=torch.bfloat16), 5]}
+    copies = [shelf.copy(value) for _ in range(20)]
+    kept = [copy for copy in copies if copy is not None]
+    assert 2 <= len(kept) < 20 and copies[: len(kept)] == kept
+    value["a"].zero_()
+    assert all(float(copy["a"].sum()) == 4950 and copy["b"][1] == 5 for copy in kept)
+    shelf.clear()
+    assert shelf.copy(value) is not None
+
+
+def test_a_clone_is_contiguous_if_asked():
+    tensor = torch.arange(6.0).reshape(2, 3).t()
+    assert clone([tensor], contiguous=True)[0].is_contiguous() and not clone([tensor])[0].is_contiguous()
