@@ -1,2 +1,0 @@
-def count() -> int:
-    return 0
