@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 _HOLE = "\0"  # stands for a part that is not a constant: no name goes across it
 # A source can be made to grow without end, and this runs in the supervisor.
-_LONGEST, _MACROS = 1_000_000, 100
+_LONGEST, _MACROS, _DOTS = 1_000_000, 100, 4
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,27 @@ def _pieces(tree: ast.Module, *, docstrings: bool) -> Iterator[Piece]:
                 yield Piece(text, line, last)
             waiting += [(hole, line) for hole in holes]
             continue
-        names = [v for _, value in ast.iter_fields(node) for v in (value if isinstance(value, list) else [value])]
-        if not isinstance(node, ast.Constant):
-            yield from (Piece(name, last, last) for name in names if isinstance(name, str))
+        yield from (Piece(name, last, last) for name in _names(node))
         if command := _command(node):
             yield Piece(command, line, last)
         waiting += [(child, line) for child in ast.iter_child_nodes(node)]
+
+
+def _names(node: ast.AST) -> list[str]:
+    """Identifiers that stand in a node itself; `a.b.c` and `from a.b import c` as that dotted name."""
+    if isinstance(node, ast.Constant):
+        return []
+    if isinstance(node, ast.Attribute):
+        parts: list[str] = []
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute) and len(parts) < _DOTS:
+            parts.append(inner.attr)
+            inner = inner.value
+        return [".".join([*([inner.id] if isinstance(inner, ast.Name) else []), *reversed(parts)])]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    fields = [v for _, value in ast.iter_fields(node) for v in (value if isinstance(value, list) else [value])]
+    return [field for field in fields if isinstance(field, str)]
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -149,7 +164,7 @@ def _pasted(text: str) -> str:
     if "##" not in text:
         return text
     macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^()\n]*)\)([^\n]{0,100}##[^\n]{0,100})$", text, re.M)
-    for name, parameters, body in macros[:_MACROS]:
+    for name, (parameters, body) in list({name: rest for name, *rest in macros}.items())[:_MACROS]:
         names = [parameter.strip() for parameter in parameters.split(",")]
 
         def fill(match: re.Match[str], names: list[str] = names, body: str = body) -> str:

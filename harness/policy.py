@@ -59,7 +59,7 @@ _OBJECT_RULES = (
 )
 _NCCL = re.compile(
     r"\blibnccl\w*|\bnccl\.h\b|-lnccl\b|\bp?nccl(?:AllReduce|ReduceScatter|AllGather|AlltoAll|Broadcast|Bcast|Reduce|Gather"
-    r"|Scatter|Send|Recv|Comm\w+|Group(?:Start|End))\b|\bcuda\.nccl\b",
+    r"|Scatter|Send|Recv|Comm\w+|Group(?:Start|End))\b|\b(?:torch|cupy)\.cuda\.nccl\b",
     re.A,
 )
 
@@ -85,9 +85,7 @@ def violation(source: str, allow: frozenset[str] = frozenset()) -> str | None:
 
 def names_nccl(source: str) -> str | None:
     """What in a candidate's source uses NCCL other than through torch.distributed, or None. A hint, not a refusal."""
-    modules = re.search(r"\btorch\.cuda\.nccl\b|\bfrom\s+torch\.cuda\s+import\s+nccl\b", source)
-    found = (match[0] for piece in pieces(source) if (match := _NCCL.search(piece.text)))
-    return next(found, None) or (modules[0] if modules else None)
+    return next((match[0] for piece in pieces(source) if (match := _NCCL.search(piece.text))), None)
 
 
 def check_object(path: Path, texts: Iterable[Path] = (), allow: frozenset[str] = frozenset()) -> None:

@@ -126,7 +126,9 @@ def test_the_operator_can_allow_multicast_but_no_settings(monkeypatch):
     ("source", "named"),
     [
         ("ctypes.CDLL('libnccl.so.2')", "libnccl"),
-        ("kit.build('''ncclAllReduce(a, b, n, t, o, c, s);''', ['-lnccl'])", "ncclAllReduce"),
+        ("kit.build('''ncclAllReduce(a, b, n, t, o, c, s);''')", "ncclAllReduce"),
+        ("kit.build(SOURCE, ['-lnccl'])", "-lnccl"),
+        ("from torch.cuda import nccl", "torch.cuda.nccl"),
         ("K = '#include <nccl.h>'", "nccl.h"),
         ("import torch\ntorch.cuda.nccl.all_reduce(x)", "torch.cuda.nccl"),
         ("import torch.cuda.nccl as n", "torch.cuda.nccl"),
