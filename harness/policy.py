@@ -29,7 +29,7 @@ _MULTICAST = (
     rf"{_START}(?:cuMulticast\w*|CUmulticast\w*|CU_MULTICAST\w*|_*multimem(?![A-Za-z0-9])[\w.]*|nvshmemx_mc_ptr\w*"
     r"|nccl\w*Multimem\w*|lsaMultimem\w*|\w*multicast_ptr\w*)"
 )
-_SWITCH = rf"{_START}(?:{'|'.join(MULTICAST_SWITCHES)})\b"
+_SWITCH = rf"{_START}(?:{'|'.join([*MULTICAST_SWITCHES, ALLOW_VARIABLE])})\b"
 # Options of nvidia-smi that change something. (`-l`, `-i`, `-q`, `-d`, `-f`, `-x` and --query-... only ask.)
 _SMI_OPTION = (
     r"-(?:r|pm|pl|ac|rac|lgc|rgc|lmc|rmc|lmcd|rmcd|c|e|p|mig|acp|am|caa|cc|gom|dm|fdm|cgi|dgi|cci|dci|sc)"
@@ -39,9 +39,10 @@ _SMI_OPTION = (
     r"|accounting-mode|clear-accounted-apps|gpu-operation-mode|driver-model|force-driver-model|auto-boost-default"
     r"|create-gpu-instance|destroy-gpu-instance|create-compute-instance|destroy-compute-instance)"
 )
+_SMI_ASKS = "dmon|pmon|topo|nvlink"  # with options of their own by the same letters
 _SETTINGS = (
     rf"{_START}(?:nvmlDevice(?:Set|Reset)\w+|nvmlDeviceCreateGpuInstance\w*|nvmlGpuInstanceDestroy\w*)"
-    rf"|{_START}nvidia-smi\b(?:[^\S\n]+[^\s;|&]+){{0,12}}?[^\S\n]+(?:{_SMI_OPTION})(?=[\s=\d'\"]|$)"
+    rf"|{_START}nvidia-smi\b(?![^\S\n]+(?:{_SMI_ASKS})\b)(?:[^\S\n]+[^\s;|&]+){{0,12}}?[^\S\n]+(?:{_SMI_OPTION})(?=[\s=\d'\"]|$)"
 )
 _SOURCE_RULES = (
     ("multicast", re.compile(_MULTICAST, re.A), "NVLink multicast is forbidden on this host"),

@@ -1,5 +1,6 @@
 """The static gate on sources and on what compilers made of them."""
 
+import contextlib
 import shutil
 import subprocess
 import time
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import compiler, policy
+from harness import compiler, kit, policy, torch_build
 from harness.platforms.cuda import Cuda
 from harness.policy import PolicyError, allowed, check_object, names_nccl, violation
 
@@ -20,6 +21,7 @@ FORBIDDEN = [
     ("K = '''void* p = nvshmemx_mc_ptr(team, q);'''", 1, "nvshmemx_mc_ptr", "multicast"),
     ("K = '''ncclGetLsaMultimemPointer(w, 0, c)'''", 1, "ncclGetLsaMultimemPointer", "multicast"),
     ("os.environ['NCCL_NVLS_ENABLE'] = '1'", 1, "NCCL_NVLS_ENABLE", "multicast"),
+    (f"os.environ['{policy.ALLOW_VARIABLE}'] = 'multicast'", 1, policy.ALLOW_VARIABLE, "multicast"),
     ("\n\npynvml.nvmlDeviceSetGpuLockedClocks(h, 1, 2)", 3, "nvmlDeviceSetGpuLockedClocks", "settings"),
     ("from pynvml import nvmlDeviceSetPowerManagementLimit as f", 1, "nvmlDeviceSetPowerManagementLimit", "settings"),
     ("nvmlDeviceResetApplicationsClocks(h)", 1, "nvmlDeviceResetApplicationsClocks", "settings"),
@@ -61,6 +63,7 @@ ORDINARY = {
     "question": "if not handle.has_multicast_support(kind, 0): pass",
     "multicast within a cluster": "K = 'cp.async.bulk.tensor.2d.shared::cluster.global.tile.multicast::cluster'",
     "smi asked": "os.system('nvidia-smi -q -i 0 -d CLOCK'); run(['nvidia-smi', '--query-gpu=clocks.sm', '-l', '1'])",
+    "smi counting": "os.system('nvidia-smi dmon -c 1 -s p'); run(['nvidia-smi', 'topo', '-p', '-i', '0'])",
     "smi and others": "os.system('nvidia-smi -L; ls -r')",
     "null byte": "x = '\\0'\0",
     "deep": "x = " + "+".join(["'a'"] * 20000),
@@ -213,3 +216,28 @@ def test_ptx_is_judged_though_the_library_hides_it(instruction, wrong, tmp_path,
     else:
         compiler.check_built(library, frozenset())
     assert not (tmp_path / "ptx").exists()
+
+
+@needs_nvcc
+@pytest.mark.parametrize("slim", [True, False])
+def test_an_extension_keeps_its_ptx_until_it_is_judged(slim, tmp_path):
+    source = tmp_path / "cuda.cu"
+    source.write_text(DEVICE % "multimem.ld_reduce.relaxed.sys.global.add.f32")
+    flags = ["-gencode", "arch=compute_90a,code=sm_90a", "-Xcompiler", "-fPIC"]
+    command = ("nvcc", *flags, "-c", str(source), "-o", "cuda.o")
+    unit = torch_build.Unit("", source, command, source.read_text(), (), complete=True)
+    with contextlib.closing(torch_build._Processes(tmp_path)) as processes:
+        torch_build._compile(processes, unit, slim=slim)
+    check_object(tmp_path / "cuda.o")  # by itself it says nothing
+    with pytest.raises(PolicyError, match=r"multimem\.ld_reduce"):
+        compiler.check_built(tmp_path / "cuda.o", frozenset())
+
+
+@needs_nvcc
+def test_the_assembler_names_no_folder_of_ours(tmp_path, bind_kit, monkeypatch):
+    monkeypatch.setenv("RINGSMITH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RINGSMITH_CUDA_ARCH", "90")
+    bind_kit("").platform = Cuda()
+    with pytest.raises(kit.BuildError) as caught:
+        kit.build(DEVICE % "ld.nonsense.f32")
+    assert "ptxas ptx/kit.ptx, line" in str(caught.value) and str(tmp_path) not in str(caught.value)
