@@ -41,7 +41,7 @@ def pieces(source: str) -> list[Piece]:
         # A kernel may stand in a docstring that the code reads.
         return list(_pieces(tree, docstrings="__doc__" in source or "getdoc" in source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        text = re.sub(rf"^[ \t]*#(?![ \t]*{_DIRECTIVE})[^\n]*", "", source, flags=re.M)
+        text = re.sub(rf"^[ \t]*#(?![ \t]*{_DIRECTIVE})[^\n]*|(?<=[ \t])# [^\n\"']*$", "", source, flags=re.M)
         return [Piece(t, 1, source.count("\n") + 1) for t in _variants(text)]
 
 
@@ -116,7 +116,12 @@ def _text(node: ast.AST, holes: list[ast.AST]) -> str:
     if isinstance(node, ast.FormattedValue):
         return _text(node.value, holes)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _text(node.left, holes) + _text(node.right, holes)
+        terms: list[ast.expr] = []
+        left: ast.expr = node
+        while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):  # thousands are no recursion
+            terms.append(left.right)
+            left = left.left
+        return "".join(_text(term, holes) for term in (left, *reversed(terms)))
     if (joined := _joined(node)) is not None:
         separator, parts = _text(joined[0], holes), [_text(part, holes) for part in joined[1]]
         return separator.join(parts) if len(separator) * len(parts) < _LONGEST else _HOLE
