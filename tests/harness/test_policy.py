@@ -36,7 +36,7 @@ HIDDEN = {
     "sum": "f('cuMul' + 'ticast' + 'Create')",
     "sum with something else": "f(prefix + 'cuMul' + 'ticastCreate')",
     "join": "f(''.join(['cuMulti', 'castCreate']))",
-    "long sum": "f(" + "'a' + " * 2000 + "'cuMul' + 'ticastCreate')",
+    "long sum": "f(" + "'a ' + " * 2000 + "'cuMul' + 'ticastCreate')",
     "f-string": "f(f'{unknown} cu{\"Multi\"}castCreate')",
     "bytes": "ctypes.CDLL('libcuda.so')[b'cuMulticastCreate']",
     "argument of an f-string": "f(f'{handle.multicast_ptr}')",
