@@ -59,8 +59,8 @@ class Builds:
             if any(name in candidate.source for name in _COMPILED):
                 # Asked here, because a rank that says so cannot be believed: a missing compiler is not its fault.
                 self._processes.platform.compile_command(Path("source"), Path("output"), [])
-                _check_space(cache.root())
-                _check_space(self._processes.scratch)
+                _check_space(cache.root(), make=True)
+                _check_space(self._processes.scratch, make=False)
             running = self._running.pop(candidate.hash, None)
             if running is not None and not running.ranks.alive:
                 running = None  # ended with the session's processes, after a fault of ours
@@ -75,10 +75,13 @@ def _violation(candidate: Candidate) -> str | None:
     return policy.violation(candidate.source, policy.allowed())
 
 
-def _check_space(folder: Path) -> None:
+def _check_space(folder: Path, *, make: bool) -> None:
     """Raises HarnessError if nothing can be written where builds go: that too is not the candidate's fault."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            return  # a candidate has removed it: noticed, and made good, where processes start
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(1 << 20))
     except OSError as error:
