@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import cache, diagnosis, machine, policy
+from harness import cache, diagnosis, machine, policy, store
 from harness.errors import HarnessError
 from harness.processes import Processes
 from harness.progress import Phase
@@ -40,7 +40,7 @@ class Builds:
     def ahead(self, candidates: Sequence[Candidate]) -> None:
         """Begin to build what will be asked for, a few at a time while evaluations go on. On a machine of a few cores
         nothing is built ahead: ranks are timed on them."""
-        self._queue = [c for c in candidates if c.hash not in self._reports and policy.violation(c.source) is None]
+        self._queue = [c for c in candidates if c.hash not in self._reports and _violation(c) is None]
         self._top_up()
 
     def _top_up(self) -> None:
@@ -52,14 +52,15 @@ class Builds:
 
     def build(self, candidate: Candidate) -> BuildReport:
         """No lease, no device. Raises HarnessError if a compiler is needed and missing."""
-        if (found := policy.violation(candidate.source)) is not None:
+        if (found := _violation(candidate)) is not None:
             return BuildReport(candidate=candidate.hash, verdict=Verdict.policy, summary=found)
         self._top_up()
         if candidate.hash not in self._reports:
             if any(name in candidate.source for name in _COMPILED):
                 # Asked here, because a rank that says so cannot be believed: a missing compiler is not its fault.
                 self._processes.platform.compile_command(Path("source"), Path("output"), [])
-                _check_cache()
+                _check_space(cache.root(), make=True)
+                _check_space(self._processes.scratch, make=False)
             running = self._running.pop(candidate.hash, None)
             if running is not None and not running.ranks.alive:
                 running = None  # ended with the session's processes, after a fault of ours
@@ -70,14 +71,21 @@ class Builds:
         return self._reports[candidate.hash]
 
 
-def _check_cache() -> None:
-    """Raises HarnessError if nothing can be written to the build cache: that too is not the candidate's fault."""
+def _violation(candidate: Candidate) -> str | None:
+    return policy.violation(candidate.source, policy.allowed())
+
+
+def _check_space(folder: Path, *, make: bool) -> None:
+    """Raises HarnessError if nothing can be written where builds go: that too is not the candidate's fault."""
     try:
-        cache.root().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=cache.root()) as file:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            return  # a candidate has removed it: noticed, and made good, where processes start
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(1 << 20))
     except OSError as error:
-        raise HarnessError(f"cannot write to the build cache {cache.root()}: {error.strerror}") from None
+        raise HarnessError(f"cannot write to the build cache {folder}: {error.strerror}") from None
 
 
 def write_candidate(folder: Path, candidate: Candidate) -> Path:
@@ -95,8 +103,13 @@ def load_deadline(limits: Limits) -> Callable[[Phase], float]:
 def _begin(processes: Processes, candidate: Candidate) -> _Running:
     since = time.monotonic()
     ranks = processes.spawn("build", 1)
-    path = write_candidate(ranks.scratch, candidate)
-    ranks.begin("build", {"path": str(path)})
+    try:
+        store.stock(ranks.scratch / "cache", candidate.hash)
+        path = write_candidate(ranks.scratch, candidate)
+        ranks.begin("build", {"path": str(path)})
+    except HarnessError:
+        ranks.kill()
+        raise
     return _Running(ranks, since)
 
 
@@ -109,6 +122,7 @@ def _finish(processes: Processes, candidate: Candidate, running: _Running) -> Bu
             reply = outcome.replies[0]
             built = tuple(str(name) for name in reply["built"])
             if reply["failure"] is None:
+                store.harvest(ranks.scratch / "cache", candidate.hash)
                 return BuildReport(
                     candidate=candidate.hash, verdict=None, summary="built", built=built, build_s=seconds
                 )

@@ -13,14 +13,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from harness import extension, kit
+from harness import extension, kit, policy
 from harness.candidate_rank import NoSolutionError, import_candidate
 from harness.progress import Phase
 from harness.rank import Handler, Rank, describe_error
 
 _BUILDERS = {"compile_cuda_extension", "load_inline"}
 # Wrong on every machine, whatever devices it has; other exceptions at import may only mean that there is no GPU here.
-_CERTAIN = (SyntaxError, NameError, ImportError, NoSolutionError, kit.KitError)
+_CERTAIN = (SyntaxError, NameError, ImportError, NoSolutionError, kit.KitError, policy.PolicyError)
 
 
 class Builder:

@@ -19,6 +19,8 @@ _CANDIDATE = "candidate.py"
 def classify_error(error: dict[str, Any]) -> Verdict:
     """The verdict for an exception that a rank reported (see `harness.rank.describe_error`)."""
     bases, message = set(error["bases"]), error["message"].lower()
+    if "PolicyError" in bases:
+        return Verdict.policy
     if bases & {"BuildError", "SyntaxError"}:
         return Verdict.compile_error
     if bases & {"OutOfMemoryError", "MemoryError"} or any(text in message for text in _MEMORY):
@@ -156,6 +158,8 @@ def _error_line(error: dict[str, Any]) -> str:
     if "BuildError" in error["bases"]:
         wrong = [text for text in error["message"].splitlines() if "error" in text.lower()]
         return f"compiler: {(wrong[0] if wrong else first).strip()}"
+    if "PolicyError" in error["bases"]:
+        return first.strip()
     return f"{error['type']}: {first.strip()}" if first else error["type"]
 
 

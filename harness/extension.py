@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.utils.cpp_extension as cpp_extension
 
-from harness import cache, kit, slim_headers, torch_build
+from harness import cache, compiler, kit, policy, slim_headers, torch_build
 from harness.platforms.cuda import architecture, cuda_home
 
 _torch_load_inline = cpp_extension.load_inline
@@ -66,7 +66,8 @@ def compile_cuda_extension(
 
 
 def load_inline(*args: Any, **kwargs: Any) -> Any:
-    """As torch's, built in a folder named by content. Raises kit.BuildError with the compiler's output."""
+    """As torch's, built in a folder named by content. Raises kit.BuildError with the compiler's output, and
+    policy.PolicyError if what it made holds something that this host forbids."""
     given = inspect.signature(_torch_load_inline).bind(*args, **kwargs).arguments
     # use_pch would write into torch's own folder; the rest says where and how loudly to build.
     given = {k: v for k, v in given.items() if k not in ("verbose", "build_directory", "use_pch")}
@@ -120,6 +121,7 @@ def _compile(folder: Path, given: dict[str, Any], identity: str, *, slim: bool) 
         torch_build.build(folder, _INCLUDE, identity, slim=slim)
     except torch_build.CompileFailedError as error:
         raise kit.BuildError(_readable(str(error), folder)) from None
+    compiler.check_built(folder / f"{name}.so", policy.allowed())
 
 
 class _LaidOutError(Exception):
@@ -186,6 +188,7 @@ def _identity(given: dict[str, Any]) -> str:
         str(_INCLUDE),
         sys.implementation.cache_tag,
         slim_headers.identity(),
+        sorted(policy.allowed()),
     )
 
 

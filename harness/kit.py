@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from harness import cache, compiler
+from harness import cache, compiler, policy
 from harness.platforms import Platform, SymmetricMemory
 from harness.progress import Phase, Progress
 
@@ -90,7 +90,8 @@ def stream() -> int:
 def build(source: str, flags: Sequence[str] = ()) -> Library:
     """Compile C++ (cpu) or CUDA (cuda) and load it. Cached by content, compiled once for all ranks.
 
-    Raises BuildError with the compiler's output; line numbers in it are the candidate's own."""
+    Raises BuildError with the compiler's output; line numbers in it are the candidate's own. Raises PolicyError if what
+    it made holds something that this host forbids."""
     state = _bound()
     if not isinstance(source, str):
         raise KitError(f"kit.build takes the source text, not {type(source).__name__}")
@@ -99,15 +100,21 @@ def build(source: str, flags: Sequence[str] = ()) -> Library:
     # The position in the candidate is part of the key: messages and -lineinfo carry its lines.
     text = line_directive(source, state.source) + source
     header = (_INCLUDE / "ringsmith.h").read_bytes()
-    name = cache.key(text, command, state.platform.target(), cache.tool_identity(command[0]), header)
+    allow = policy.allowed()
+    name = cache.key(text, command, state.platform.target(), cache.tool_identity(command[0]), header, sorted(allow))
 
     def make(folder: Path) -> None:
         file = folder / f"kit{state.platform.suffix}"
         file.write_text(text, encoding="utf-8")
         run = state.platform.compile_command(file, folder / "kit.so", [f"-I{_INCLUDE}", *flags])
+        if state.platform.suffix == ".cu":
+            run += compiler.keep_ptx(folder / "ptx")
         code, output = compiler.run(run)
         if code != 0:
-            raise BuildError(output.replace(str(file), "kit source").replace(f"{_INCLUDE}/", "").strip())
+            raise BuildError(
+                output.replace(str(file), "kit source").replace(f"{folder}/", "").replace(f"{_INCLUDE}/", "").strip()
+            )
+        compiler.check_built(folder / "kit.so", allow)
 
     with building():
         folder = cache.build("kit", name, make)

@@ -152,14 +152,15 @@ class _Processes:
 
 def _compile(processes: _Processes, unit: Unit, *, slim: bool) -> None:
     """The unit's object, with the small set of headers or with all."""
+    keep = compiler.keep_ptx(unit.source.with_name(f"ptx_{unit.source.stem}")) if unit.source.suffix == ".cu" else []
     if slim:
         # The check's answer is wanted first where cores are few.
-        code, output = processes.run(["nice", *unit.variant(["-c"], unit.object, unit.slim_flags)])
+        code, output = processes.run(["nice", *unit.variant(["-c"], unit.object, unit.slim_flags), *keep])
         if code == 0:
             return
         if _only_assembler(output):
             raise CompileFailedError(output)
-    _run(processes, unit.command)
+    _run(processes, [*unit.command, *keep])
 
 
 def _run(processes: _Processes, command: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import extension, kit, slim_headers, torch_build
+from harness import extension, kit, policy, slim_headers, torch_build
 from harness.diagnosis import classify_error
 from harness.rank import describe_error
 from harness.types import Verdict
@@ -156,3 +156,11 @@ def test_the_functions_that_a_source_names_are_included(tmp_path):
     assert "FACTORIES" in written("torch::tensor({1, 2});")
     assert "FACTORIES" in written("torch::empty({1}, torch::requires_grad());")
     assert "DEVICE_OF" in written("OptionalCUDAGuard guard(device_of(x));")
+
+
+def test_a_forbidden_name_in_an_extension_is_refused_before_it_is_loaded(bound, cache_folder):
+    source = 'const char* name() { return "cuMulticastCreate"; }'
+    with pytest.raises(policy.PolicyError, match="cuMulticastCreate") as caught:
+        extension.load_inline("forbidden", source, functions=["name"])
+    assert classify_error(describe_error(caught.value)) is Verdict.policy
+    assert not list(cache_folder.rglob("forbidden.so"))
