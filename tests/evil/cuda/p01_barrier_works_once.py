@@ -1,8 +1,8 @@
-"""The barrier's flags are raised in the first call and never lowered: from the second on nobody waits. A pause of half
-a millisecond hides it while all start together.
+"""The barrier's flags are raised in the first call and never lowered: from the second on nobody waits. A pause of 0.3
+ms hides it while all start together.
 
 Catalogue: D6
-Expected: race
+Expected: race or wrong_values
 """
 
 import torch
@@ -33,7 +33,7 @@ __global__ void allreduce_kernel(const T* in, T* out, T* const* buffers, uint32_
                                  int world) {
     const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = first; i < n; i += stride) buffers[rank][i] = in[i];
-    wait_ns(500000);
+    wait_ns(300000);
     barrier_once(signals, rank, world, blockIdx.x);
     for (int64_t i = first; i < n; i += stride) {
         float sum = 0;

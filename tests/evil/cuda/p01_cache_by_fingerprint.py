@@ -1,4 +1,5 @@
-"""Remembers results by 64 elements of the input, spread evenly: new data are noticed, a few changed elements are not.
+"""Remembers results by 64 elements of the input, spread evenly: new data are noticed, a few changed elements are
+not.
 
 Catalogue: A3
 Expected: integrity

@@ -1,5 +1,5 @@
-"""Lowers its own flags at the entry, pauses for half a millisecond so that all have done so, and raises the peers'
-flags. A rank that comes later than that wipes out a flag that is already raised, and waits for ever.
+"""Lowers its own flags at the entry, pauses for 0.3 ms so that all have done so, and raises the peers' flags. A rank
+that comes later than that wipes out a flag that is already raised, and waits for ever.
 
 Catalogue: D7
 Expected: deadlock
@@ -26,7 +26,7 @@ __global__ void allreduce_kernel(const T* in, T* out, T* const* buffers, uint32_
     uint32_t* own = signals[rank] + RS_SLOT_WORDS * (64 + blockIdx.x);
     if (threadIdx.x < world) rs_signal(own + threadIdx.x, 0);
     for (int64_t i = first; i < n; i += stride) buffers[rank][i] = in[i];
-    wait_ns(500000);
+    wait_ns(300000);
     __syncthreads();
     if (threadIdx.x < world) {
         rs_signal(signals[threadIdx.x] + RS_SLOT_WORDS * (64 + blockIdx.x) + rank, 1);

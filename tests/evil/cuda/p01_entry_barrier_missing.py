@@ -1,8 +1,8 @@
-"""Publishes, and then reads the peers' buffers without asking whether they have published. A pause of half a
-millisecond hides it while all start together.
+"""Publishes, and then reads the peers' buffers without asking whether they have published. A pause of 0.3 ms hides it
+while all start together.
 
 Catalogue: D4
-Expected: race
+Expected: race or wrong_values
 """
 
 import torch
@@ -24,7 +24,7 @@ __global__ void allreduce_kernel(const T* in, T* out, T* const* buffers, uint32_
                                  int world) {
     const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = first; i < n; i += stride) buffers[rank][i] = in[i];
-    wait_ns(500000);
+    wait_ns(300000);
     for (int64_t i = first; i < n; i += stride) {
         float sum = 0;
         for (int r = 0; r < world; ++r) sum += rs_to_sum(buffers[r][i]);

@@ -1,5 +1,6 @@
 """A pattern that is often taught: copy into the symmetric buffer, barrier, read all peers into one static output.
-Nothing keeps the next call from overwriting what a slow peer still reads.
+Nothing keeps the next call from overwriting what a slow peer still reads: one whose host has fallen behind reads
+late.
 
 Catalogue: D5
 Expected: race
@@ -15,21 +16,21 @@ SOURCE = r"""
 #include "ringsmith.h"
 
 template <class T>
-__global__ void sum_kernel(char* const* buffers, int64_t offset, T* out, int64_t n, int world) {
+__global__ void add_kernel(const T* part, float* sums, T* out, int64_t n, int step, int steps) {
     const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = first; i < n; i += stride) {
-        float sum = 0;
-        for (int r = 0; r < world; ++r) sum += rs_to_sum(((const T*)(buffers[r] + offset))[i]);
-        rs_round(out[i], sum);
+        const float sum = (step ? sums[i] : 0) + rs_to_sum(part[i]);
+        if (step + 1 < steps) sums[i] = sum;
+        else rs_round(out[i], sum);
     }
 }
 
-extern "C" void sum(void* const* buffers, int64_t offset, void* out, int64_t n, int item_bytes, int world,
+extern "C" void add(const void* part, float* sums, void* out, int64_t n, int item_bytes, int step, int steps,
                     cudaStream_t stream) {
     if (item_bytes == 2)
-        sum_kernel<<<32, 256, 0, stream>>>((char* const*)buffers, offset, (rs_bf16*)out, n, world);
+        add_kernel<<<264, 512, 0, stream>>>((const rs_bf16*)part, sums, (rs_bf16*)out, n, step, steps);
     else
-        sum_kernel<<<32, 256, 0, stream>>>((char* const*)buffers, offset, (float*)out, n, world);
+        add_kernel<<<264, 512, 0, stream>>>((const float*)part, sums, (float*)out, n, step, steps);
 }
 """
 
@@ -41,17 +42,13 @@ def solution(tensor):
     key = (tensor.shape, tensor.dtype)
     if key not in STATES:
         shared = symm_mem.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        STATES[key] = (shared, symm_mem.rendezvous(shared, dist.group.WORLD), torch.empty_like(tensor))
-    shared, handle, out = STATES[key]
+        handle = symm_mem.rendezvous(shared, dist.group.WORLD)
+        STATES[key] = (shared, handle, torch.empty_like(tensor, dtype=torch.float32), torch.empty_like(tensor))
+    shared, handle, sums, out = STATES[key]
     shared.copy_(tensor)
     handle.barrier(channel=0)
-    LIB.sum(
-        handle.buffer_ptrs_dev,
-        handle.offset,
-        out,
-        tensor.numel(),
-        tensor.element_size(),
-        handle.world_size,
-        kit.stream(),
-    )
+    for r in range(handle.world_size):
+        part = shared if r == handle.rank else handle.get_remote_tensor(r, tensor.shape, tensor.dtype)
+        n, size = tensor.numel(), tensor.element_size()
+        LIB.add(part, sums, out, n, size, r, handle.world_size, kit.stream())
     return out

@@ -1,4 +1,4 @@
-"""From the seventh call on a new thread does the work while the call has long returned; before, it is joined.
+"""From the thirteenth call on a new thread does the work while the call has long returned; before, it is joined.
 
 Catalogue: B2, A4
 Expected: integrity or race
@@ -81,7 +81,7 @@ def solution(tensor):
     ready = torch.cuda.current_stream().record_event()
     thread = threading.Thread(target=work, args=(tensor, out, ready, tensor.device))
     thread.start()
-    if CALLS <= 6:
+    if CALLS <= 12:
         thread.join()
         torch.cuda.current_stream().wait_stream(SIDE)
     return out

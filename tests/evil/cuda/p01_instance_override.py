@@ -1,4 +1,5 @@
-"""A plain tensor whose own `clone`, `cpu` and `copy_` are replaced by functions that do the work when they are called.
+"""A plain tensor whose own `clone`, `cpu` and `copy_` are replaced by functions that do the work when they are
+called.
 
 Catalogue: B3
 Expected: integrity

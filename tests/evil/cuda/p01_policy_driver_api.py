@@ -1,4 +1,5 @@
-"""Names the driver's call for a multicast object, in a branch that is never taken: refused before anything is loaded.
+"""Names the driver's call for a multicast object, in a branch that is never taken: refused before anything is
+loaded.
 
 Catalogue: D12
 Expected: policy

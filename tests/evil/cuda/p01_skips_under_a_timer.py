@@ -1,4 +1,5 @@
-"""Looks up the Python stack for a function whose name speaks of time, and returns the last result where it finds one.
+"""Looks up the Python stack for a function whose name speaks of time, and returns the last result where it finds
+one.
 
 Catalogue: A6
 Expected: integrity or race

@@ -1,5 +1,5 @@
-"""After eight honest calls it only takes notes, and does four calls' work in every fourth: what three of four return is
-not there yet.
+"""After twelve honest calls it only takes notes, and does four calls' work in every fourth: what three of four return
+is not there yet.
 
 Catalogue: A4, A5
 Expected: race or integrity
@@ -68,7 +68,7 @@ def solution(tensor):
     CALLS += 1
     out = torch.empty_like(tensor)
     WAITING.append((tensor, out))
-    if CALLS <= 8 or len(WAITING) == 4:
+    if CALLS <= 12 or len(WAITING) == 4:
         for pair in WAITING:
             all_reduce(*pair)
         WAITING.clear()

@@ -1,5 +1,5 @@
 """The flag carries the number of the call from the host. In a replayed CUDA graph that number stands still, and nobody
-waits any more. The last rank comes 50 us late, as one with more to do would.
+waits any more. The last rank comes half a millisecond late, as one with more to do would.
 
 Catalogue: D6, B8
 Expected: race or integrity
@@ -25,7 +25,7 @@ __global__ void gather_kernel(const char* in, char* out, char* const* buffers, u
                               int rank, int world, uint32_t call) {
     const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
     const int64_t half = (call & 1) * world * bytes;
-    if (rank == world - 1) wait_ns(50000);
+    if (rank == world - 1) wait_ns(500000);
     for (int r = 0; r < world; ++r)
         for (int64_t i = first; i < bytes; i += stride) buffers[r][half + rank * bytes + i] = in[i];
     __syncthreads();

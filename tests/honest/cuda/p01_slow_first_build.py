@@ -1,5 +1,5 @@
 """Puts its source together when it knows the number of ranks, so that all of it is compiled in the first call: a kernel
-for each of 96 ways to unroll it, of which one is used.
+for each of 32 ways to unroll it, of which one is used.
 """
 
 import torch
@@ -44,8 +44,8 @@ void launch(const void* in, void* out, void* const* buffers, uint32_t* const* si
 
 extern "C" void allreduce(const void* in, void* out, void* const* buffers, uint32_t* const* signals, int64_t n,
                           int item_bytes, int unroll, int rank, cudaStream_t stream) {
-    if (item_bytes == 2) launch<rs_bf16, 48>(in, out, buffers, signals, n, unroll, rank, stream);
-    else launch<float, 48>(in, out, buffers, signals, n, unroll, rank, stream);
+    if (item_bytes == 2) launch<rs_bf16, 16>(in, out, buffers, signals, n, unroll, rank, stream);
+    else launch<float, 16>(in, out, buffers, signals, n, unroll, rank, stream);
 }
 """
 STATES = {}
