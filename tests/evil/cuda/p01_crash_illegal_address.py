@@ -1,5 +1,6 @@
 """The kernel writes a tebibyte behind its output: CUDA reports an illegal address. (bfloat16 and float32.)
 
+Catalogue: C5
 Expected: runtime_error
 """
 

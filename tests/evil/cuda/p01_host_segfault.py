@@ -1,5 +1,6 @@
 """Reads address 8 on the host: the process dies by SIGSEGV.
 
+Catalogue: C5
 Expected: runtime_error
 """
 

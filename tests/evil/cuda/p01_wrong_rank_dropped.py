@@ -1,5 +1,6 @@
 """All-reduce that leaves out the last rank. (bfloat16 and float32.)
 
+Catalogue: D2
 Expected: wrong_values
 """
 

@@ -1,5 +1,6 @@
 """All-reduce that returns the last elements (64 at most) unsummed. (bfloat16 and float32.)
 
+Catalogue: A10
 Expected: wrong_values
 """
 

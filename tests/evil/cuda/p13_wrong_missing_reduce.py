@@ -1,5 +1,6 @@
 """GEMM without the all-reduce: every rank returns its own product.
 
+Catalogue: D3
 Expected: wrong_values
 """
 
