@@ -106,7 +106,7 @@ class CandidateRank:
             state.ring.change(0)
             arguments, private = state.ring[0], None
         self._poison()
-        before = collectives.count()
+        before = self._collectives()
         progress.enter(Phase.calling)
         with torch.no_grad():
             output = self._solution(*arguments)
@@ -118,12 +118,17 @@ class CandidateRank:
             "odd": odd,
             "shared": odd is None and guard.shared_with(output, arguments),
             "changed": not (_same(arguments, private) if private is not None else state.ring.intact()),
-            "collectives": collectives.count() - before,
+            "collectives": self._collectives() != before,
             "tripped": self._tripwire.tripped(),
         }
         self._poison_bytes = max((t.nbytes for t in ring.tensors(output)), default=0)
         progress.complete()
         return reply
+
+    def _collectives(self) -> int | None:
+        """A number that changes when `solution` calls a collective; those of `kit.symmetric` are not its own."""
+        count = collectives.count()
+        return None if count is None else count - self._state.platform.own_collectives
 
     def _poison(self) -> None:
         """Leave NaN in the memory that the output will probably get, so that nothing left over there looks right."""

@@ -83,8 +83,7 @@ class Pair:
                     f"rank {rank}: the output went on changing after the call had returned and the caller's stream was "
                     "done: work on another stream, in a thread or by a peer is not waited for",
                 )
-            count = reply.get("collectives")
-            self.uses_collectives |= isinstance(count, int) and count > 0
+            self.uses_collectives |= bool(reply.get("collectives"))
 
     def ask_reference(
         self, op: str, message: dict[str, Any] | list[dict[str, Any]], doing: str

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from harness import calibration, measure, platforms, roofline, stress
+from harness import calibration, measure, platforms, policy, roofline, stress
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import HarnessError, SandboxError
 from harness.pair import FailedError, Other, Pair
@@ -80,11 +80,16 @@ class Run:
             summary=failure.summary if failure else self._success(),
             ranks=failure.ranks if failure else (),
             measurement=None if failure else self._measurement,
+            uses_nccl=self._uses_nccl(),
             log=failure.log if failure else "",
             stage_s={name: round(seconds, 4) for name, seconds in self._stage_s.items()},
             device_s=self._device_s,
             environment=self._box.environment(),
         )
+
+    def _uses_nccl(self) -> bool:
+        seen = self._pair is not None and self._pair.uses_collectives
+        return seen or policy.names_nccl(self._request.candidate.source) is not None
 
     def stages(self) -> None:
         """load -> correctness -> stress -> timing, under the lease."""
@@ -129,6 +134,10 @@ class Run:
     # -- stages --------------------------------------------------------------------------------------------------------
 
     def _gate_and_build(self) -> None:
+        self._enter(Stage.policy)
+        named = policy.names_nccl(self._request.candidate.source)
+        if named is not None and self._request.collectives == "refuse":
+            raise FailedError(Verdict.policy, f"the candidate uses NCCL itself, and this run refuses that: {named}")
         self._enter(Stage.build)
         report = self._builds.build(self._request.candidate)
         if report.verdict is Verdict.policy:

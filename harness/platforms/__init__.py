@@ -140,6 +140,9 @@ class Platform(Protocol):
     def stream(self) -> int:
         """Handle of the current stream; 0 where there are none."""
 
+    own_collectives: int
+    """Collectives that `symmetric` has called so far."""
+
     def symmetric(self, size_bytes: int, sequence: int) -> SymmetricMemory:
         """Collective: zero-filled buffers of equal size on every rank. `sequence` is the same number on all ranks."""
 

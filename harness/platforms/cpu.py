@@ -28,6 +28,7 @@ _now_ns, _sleep = time.perf_counter_ns, time.sleep  # bound before any candidate
 class Cpu:
     name: PlatformName = "cpu"
     suffix = ".cpp"
+    own_collectives = 0
 
     def device_names(self) -> tuple[str, ...]:
         cpu = machine.cpu()
@@ -115,6 +116,7 @@ class Cpu:
             ctypes.c_uint32.from_address(maps[rank].data_ptr() + total - page + 64 * r) for r in range(world_size)
         ]
         dist.barrier()
+        self.own_collectives += 2
         own.unlink()
         return SymmetricMemory(
             local=maps[rank][:size_bytes],

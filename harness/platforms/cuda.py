@@ -41,6 +41,7 @@ def architecture() -> str:
 class Cuda:
     name: PlatformName = "cuda"
     suffix = ".cu"
+    own_collectives = 0
 
     def __init__(self) -> None:
         self._communicators: list[Any] = []
