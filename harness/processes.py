@@ -4,19 +4,21 @@ time; and the devices they may use. Imports no torch."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import cache, diagnosis, machine, measure, platforms
+from harness import cache, diagnosis, jail, machine, measure, platforms
 from harness.clocks import Clocks
 from harness.errors import SandboxError
+from harness.jail import Jail
 from harness.lease import BusyError, Lease, free_devices
 from harness.platforms import cuda
 from harness.ranks import Nursery, Outcome, RankSet
-from harness.types import Environment, Limits, PlatformName, Stage
+from harness.types import Environment, IsolationLevel, Limits, PlatformName, Stage
 from problems.catalogue import Entry
 from problems.spec import Case, ProblemError, Work
 
@@ -27,11 +29,17 @@ _PASSED_ON = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONP
 _PROBE_S = 10.0
 
 
+def _passed_on() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name in _PASSED_ON}
+
+
 class Processes:
     """Started when first needed: a request that cannot be costs none. Not thread-safe."""
 
-    def __init__(self, platform: PlatformName, world_size: int, limits: Limits) -> None:
-        self.world_size, self.limits = world_size, limits
+    def __init__(
+        self, platform: PlatformName, world_size: int, limits: Limits, isolation: IsolationLevel = "auto"
+    ) -> None:
+        self.world_size, self.limits, self.isolation = world_size, limits, isolation
         self.platform = platforms.get(platform)
         self._started: Nursery | None = None
         self._reference: RankSet | None = None
@@ -65,8 +73,14 @@ class Processes:
     @property
     def _nursery(self) -> Nursery:
         if self._started is None:
-            self._started = Nursery()
+            self.jail  # first of all: `strict` may not be had
+            self._started = Nursery(_passed_on())
         return self._started
+
+    @functools.cached_property
+    def jail(self) -> Jail:
+        """What untrusted ranks of this session are confined by: found by trying, once. Raises HarnessError."""
+        return jail.find(self.isolation)
 
     @property
     def scratch(self) -> Path:
@@ -85,7 +99,7 @@ class Processes:
             torch=versions["torch"],
             python=versions["python"],
             harness=machine.harness_version(),
-            isolation=("separate processes", "fixed environment"),
+            isolation=self.jail.layers,
         )
 
     def inspect(self, entry: Entry, case: Case, dtype: str) -> Work:
@@ -112,8 +126,7 @@ class Processes:
 
     def spawn(self, role: str, world_size: int | None = None, locks: Sequence[int] = ()) -> RankSet:
         """New processes in a role (see `harness.rank`), as many as the session has ranks unless given."""
-        environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
-        environment |= {
+        environment = _passed_on() | {
             "RINGSMITH_CACHE": str(cache.root()),
             "TRITON_CACHE_DIR": str(cache.root() / "triton"),
             "OMP_NUM_THREADS": "1",
@@ -124,7 +137,8 @@ class Processes:
             if role != "build":
                 environment |= cuda.rank_environment(self.lease().devices)
         settings = {"platform": self.platform.name, "environment": environment}
-        return self._nursery.spawn(role, world_size or self.world_size, settings, locks)
+        confined = None if role == "reference" else self.jail
+        return self._nursery.spawn(role, world_size or self.world_size, settings, locks, confined)
 
     # -- ranks that hold devices: brought up ahead of time, waited for when they are needed ----------------------------
 
@@ -174,15 +188,15 @@ class Processes:
             self.expect(outcome, "starting the reference ranks")
         return ranks
 
-    def candidate(self, exchange: Path) -> RankSet:
-        """Connected ranks for one candidate, attached to the exchange files in a folder; call under the lease. The
-        caller kills them. A set that died while it waited is replaced."""
+    def candidate(self) -> RankSet:
+        """Connected ranks for one candidate, attached to their exchange files; call under the lease. The caller kills
+        them. A set that died while it waited is replaced."""
         said = ""
         for _ in range(2):
             ranks, self._warm = self._warm or self._begin("candidate"), None
             outcome = self._connected(ranks)
             if outcome is None or outcome.ok:
-                outcome = ranks.ask("attach", {"folder": str(exchange)}, deadline_s=self.limits.start_s)
+                outcome = ranks.ask("attach", {"folder": str(ranks.exchange)}, deadline_s=self.limits.start_s)
             if outcome.ok:
                 return ranks
             # Nothing of a candidate has run in them: this is ours.

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -122,8 +121,8 @@ class Run:
         with self._ranks() as (reference, candidate):
             self._load(candidate)
             self._correctness(reference, candidate)
-            parts = [candidate.scratch / f"trace.{rank}.json" for rank in range(candidate.world_size)]
-            message = {"iterations": _TRACE_ITERATIONS, "folder": str(candidate.scratch)}
+            parts = [candidate.scratch / "out" / f"trace.{rank}.json" for rank in range(candidate.world_size)]
+            message = {"iterations": _TRACE_ITERATIONS, "folder": str(candidate.scratch / "out")}
             limit = self._limits.first_call_s + _PROFILER_S
             replies = self._ask("profile", message, Stage.timing, limit).replies
             try:
@@ -163,22 +162,18 @@ class Run:
         self._device_s += box.ready() * box.world_size
         with self._leased() as locks:
             box.bring_up()
-            self._exchange = box.scratch / f"exchange-{secrets.token_hex(4)}"
-            self._exchange.mkdir(mode=0o700)
+            reference = box.prepare(self._entry, self._case, self._request.dtype)
+            self._candidate = candidate = box.candidate()
+            self._exchange = candidate.exchange
             try:
-                reference = box.prepare(self._entry, self._case, self._request.dtype)
                 attached = reference.ask("attach", {"folder": str(self._exchange)}, deadline_s=self._limits.start_s)
                 box.expect(attached, "attaching the reference ranks")
-                self._candidate = candidate = box.candidate(self._exchange)
-                try:
-                    yield reference, candidate
-                finally:
-                    self._account("cleanup")
-                    candidate.kill()
-                    self._check_devices(candidate.pids)
-                    box.refill(locks if self._refill else ())
+                yield reference, candidate
             finally:
-                shutil.rmtree(self._exchange, ignore_errors=True)
+                self._account("cleanup")
+                candidate.kill()
+                self._check_devices(candidate.pids)
+                box.refill(locks if self._refill else ())
 
     @contextlib.contextmanager
     def _leased(self) -> Iterator[tuple[int, ...]]:
