@@ -113,8 +113,10 @@ class Isolation(Frozen):
     tools: tuple[str, ...]
     """Those of bwrap, unshare, setpriv and prlimit that are installed."""
     root: bool
-    namespaces: bool
-    """Whether new mount, PID and network namespaces can really be made here (tried, not guessed)."""
+    layers: tuple[str, ...]
+    """Layers that work here: tried, not guessed."""
+    lacking: dict[str, str]
+    """Layer that does not -> why."""
 
 
 class Machine(Frozen):
@@ -136,7 +138,7 @@ class Machine(Frozen):
 
 
 def machine() -> Machine:
-    """All facts; takes about 0.1 s (the programs found are asked for their versions)."""
+    """All facts; takes about 0.3 s (the programs found are asked for their versions, a jail is tried)."""
     scan, tools = scan_gpus(), toolchain()
     return Machine(
         harness=harness_version(),
@@ -280,11 +282,15 @@ def torch_cuda() -> str | None:
 
 
 def isolation() -> Isolation:
-    """What the jail can be made of."""
+    """What the jail can be made of, and which of its layers work. Takes 0.2 s the first time."""
+    from harness import jail  # which asks this module for the memory
+
+    found = jail.tried()
     return Isolation(
         tools=tuple(tool for tool in _ISOLATION_TOOLS if shutil.which(tool)),
         root=os.geteuid() == 0,
-        namespaces=_ask("unshare", "--mount", "--pid", "--fork", "--net", "true") is not None,
+        layers=found.layers,
+        lacking=found.lacking,
     )
 
 
