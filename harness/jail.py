@@ -218,9 +218,9 @@ def _mount_script(scratch: Path, visible: Visible, rbind: bool) -> str:
     lines: list[tuple[Path | str, Path, str, str]] = []
     for path in visible.read_only:
         if path.is_dir():
-            lines.append((path, path, "none", f"{bind},ro,X-mount.mkdir"))
+            lines.append((path, path, "none", f"{bind},ro,nosuid,nodev,X-mount.mkdir"))
         else:
-            lines.append((path, path, "none", f"{bind},ro"))
+            lines.append((path, path, "none", f"{bind},ro,nosuid,nodev"))
         if path in visible.masked_below:
             lines += [
                 ("tmpfs", mask, "tmpfs", "size=1m,mode=755,nosuid,nodev") for mask in visible.masked_below[path]
@@ -247,7 +247,7 @@ cd {q(root)}
 mkdir -m 755 -p dev/shm tmp proc {" ".join(q(str(f.parent).lstrip("/")) for f in files)}
 touch {" ".join(q(str(f).lstrip("/")) for f in files)}
 {"".join(f"ln -s {q(target)} {q(name.lstrip('/'))}" + chr(10) for name, target in visible.links)}
-cp -a --parents {" ".join(map(q, visible.copied))} .
+cp -RP --preserve=mode --parents {" ".join(map(q, visible.copied))} .
 cp {q(scratch / ETC)}/* etc/
 ln -s /proc/self/fd dev/fd
 cat > .mounts <<'END_OF_MOUNTS'
@@ -257,7 +257,7 @@ mount --all --fstab .mounts
 rm .mounts
 pivot_root . .
 umount -l .
-mount -o remount,ro /
+mount -o remount,bind,ro,nosuid /
 cd /
 """
 
@@ -283,8 +283,10 @@ def _bwrap(namespaces: tuple[str, ...], scratch: Path, visible: Visible | None) 
     if "pid" in namespaces:
         arguments.append("--as-pid-1")
     early = [path for path in visible.read_only if not _below(path, ("/tmp", "/dev/shm"))]
+    made: set[Path] = set(early)
     for path in early:
-        arguments += _bwrap_bind(path, visible)
+        arguments += _bwrap_folders(path, made) + _bwrap_bind(path, visible)
+    arguments += _bwrap_folders(Path("/dev/null"), made) + _bwrap_folders(Path("/etc/hosts"), made)
     for name, target in visible.links:
         arguments += ["--symlink", target, name]
     for name in visible.copied:
@@ -301,9 +303,16 @@ def _bwrap(namespaces: tuple[str, ...], scratch: Path, visible: Visible | None) 
     arguments += ["--perms", "1777", "--size", str(tmp_bytes), "--tmpfs", "/tmp"]
     for path in visible.read_only:
         if path not in early:
-            arguments += _bwrap_bind(path, visible)
-    arguments += ["--bind", str(scratch), str(scratch), "--remount-ro", "/", "--chdir", "/"]
+            arguments += _bwrap_folders(path, made) + _bwrap_bind(path, visible)
+    arguments += [*_bwrap_folders(scratch, made), "--bind", str(scratch), str(scratch), "--remount-ro", "/", "--chdir", "/"]
     return [*arguments, "sh", "-c", "echo ready; exec cat"]
+
+
+def _bwrap_folders(path: Path, made: set[Path]) -> list[str]:
+    """Makes the folders above a mount point: by itself bubblewrap makes them so that only root can pass."""
+    above = [folder for folder in reversed(path.parents) if folder not in made and folder != Path("/")]
+    made.update(above)
+    return [word for folder in above for word in ("--perms", "0755", "--dir", str(folder))]
 
 
 def _bwrap_bind(path: Path, visible: Visible) -> list[str]:
