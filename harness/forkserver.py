@@ -214,7 +214,7 @@ class ForkServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         known = {pid for others in self._pids.values() for pid in others}
-        known |= {pid for other in self._holders.values() for pid in (other.process.pid, other.init)}
+        known |= {pid for other in self._holders.values() for pid in (other.process.pid, other.init or 0)}
         deadline = time.monotonic() + 20.0
         while True:
             # Orphans of the set have been handed to this process, their subreaper; they in turn may have children.
@@ -286,9 +286,9 @@ def _listener() -> socket.socket:
 
 
 def _said(scratch: Path) -> str:
-    """The end of what ranks printed that came to nothing."""
-    texts = [path.read_text(errors="replace")[-500:].strip() for path in sorted(scratch.glob("log.*"))]
-    return next(filter(None, texts), "it said nothing")
+    """The last line of what ranks printed that came to nothing."""
+    texts = [path.read_text(errors="replace").strip() for path in sorted(scratch.glob("log.*"))]
+    return next((text.splitlines()[-1][:500] for text in texts if text), "it said nothing")
 
 
 def _children() -> list[int]:

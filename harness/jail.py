@@ -1,8 +1,8 @@
 """The jail of untrusted ranks: which layers this machine has, what is visible inside, and the program that makes it.
 
-Well-kept programs make the namespaces and mounts: bubblewrap, else util-linux. They end in a process that does nothing
-(pid 1 of the jail); ranks are forked in 15 ms from the fork server and join its namespaces (`jail_process.py`). One jail
-holds all ranks of a set, and dies with its pid 1. Imports no torch.
+Well-kept programs make the namespaces and mounts: bubblewrap, else util-linux. They end in a process that does nothing,
+pid 1 of the jail; ranks are forked from the warm fork server and join its namespaces (`jail_process.py`). One jail
+holds all ranks of a set, and all die with its pid 1. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import Field
 
 from harness import jail_process, machine
 from harness.errors import HarnessError
@@ -56,7 +58,7 @@ class Jail(Frozen):
     """Of mount, pid, net, ipc, uts, user."""
     drops: tuple[str, ...] = ()
     """Of uid, no_new_privileges, capabilities, limits: what a process gives up before the candidate's code runs."""
-    lacking: dict[str, str] = {}
+    lacking: dict[str, str] = Field(default_factory=dict)
     """Layer that was tried and does not work here -> why."""
 
     @property
@@ -222,9 +224,7 @@ def _mount_script(scratch: Path, visible: Visible, rbind: bool) -> str:
         else:
             lines.append((path, path, "none", f"{bind},ro,nosuid,nodev"))
         if path in visible.masked_below:
-            lines += [
-                ("tmpfs", mask, "tmpfs", "size=1m,mode=755,nosuid,nodev") for mask in visible.masked_below[path]
-            ]
+            lines += [("tmpfs", mask, "tmpfs", "size=1m,mode=755,nosuid,nodev") for mask in visible.masked_below[path]]
     lines += [(node, node, "none", f"{bind},X-mount.mkdir" if node.is_dir() else bind) for node in visible.devices]
     lines += [
         ("tmpfs", Path("/dev/shm"), "tmpfs", f"size={shm_bytes},mode=1777,nosuid,nodev"),
@@ -304,7 +304,16 @@ def _bwrap(namespaces: tuple[str, ...], scratch: Path, visible: Visible | None) 
     for path in visible.read_only:
         if path not in early:
             arguments += _bwrap_folders(path, made) + _bwrap_bind(path, visible)
-    arguments += [*_bwrap_folders(scratch, made), "--bind", str(scratch), str(scratch), "--remount-ro", "/", "--chdir", "/"]
+    arguments += [
+        *_bwrap_folders(scratch, made),
+        "--bind",
+        str(scratch),
+        str(scratch),
+        "--remount-ro",
+        "/",
+        "--chdir",
+        "/",
+    ]
     return [*arguments, "sh", "-c", "echo ready; exec cat"]
 
 

@@ -13,14 +13,14 @@ from harness import jail_process
 
 PROJECT = Path(__file__).resolve().parent.parent
 _SYSTEM = ("/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_ETC = (
-    *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "passwd", "group", "localtime", "nccl.conf"),
-)
+_ETC = (*("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "passwd", "group", "localtime", "nccl.conf"),)
 ETC = ".etc"
 """In a set's folder: files of /etc that are the jail's own."""
 
 _NODES = ("null", "zero", "full", "random", "urandom", "tty")
-_NOT_WHOLE = [Path(name) for name in ("/", "/dev", "/dev/shm", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/var")]
+_NOT_WHOLE = [
+    Path(name) for name in ("/", "/dev", "/dev/shm", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/var")
+]
 _INSTALLED = ("site-packages", "dist-packages")
 _OURS = ("agent", "problems", "prompts", "runs", "service", "tests", "tools")
 """What lies beside `harness` and is nobody's business inside: references, records, the agent's logs."""
@@ -47,7 +47,10 @@ def write_etc(scratch: Path) -> None:
     folder = scratch / ETC
     folder.mkdir()
     names = f"localhost {jail_process.HOSTNAME}"
-    texts = {"hosts": f"127.0.0.1 {names}\n::1 {names}\n", "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n"}
+    texts = {
+        "hosts": f"127.0.0.1 {names}\n::1 {names}\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    }
     for name, text in texts.items():
         (folder / name).write_text(text)
     for path in (folder, *folder.iterdir()):
@@ -143,4 +146,6 @@ def _mounts_below(folder: Path, masks: list[Path]) -> list[Path]:
 def _read_mounts() -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     points = (line.split(" ")[4] for line in lines)
-    return [p.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\") for p in points]
+    return [
+        p.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\") for p in points
+    ]

@@ -42,6 +42,7 @@ _NAMESPACE_FLAGS = {
 _NAMESPACE_FILES = {"mount": "mnt", "pid": "pid_for_children"}
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_PF_EXITING = 0x4
 _CAPABILITY_VERSION = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,13 +96,14 @@ class Holder:
         return self.init
 
     def ended(self) -> bool:
-        """Whether pid 1 is gone."""
+        """Whether pid 1 is gone, or on its way: it waits for those it takes along to be waited for."""
         if self.init is None:
             return False
         try:
-            return Path(f"/proc/{self.init}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+            fields = Path(f"/proc/{self.init}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return True
+        return fields[0] in ("Z", "X") or bool(int(fields[6]) & _PF_EXITING)
 
     def kill(self) -> None:
         """SIGKILL pid 1 and with it whatever is inside. Somebody else waits for them."""
@@ -181,10 +183,12 @@ def prefer_to_kill() -> None:
 def drop(what: Collection[str]) -> None:
     """Give up, for good, what a process that runs a candidate's code must not have, and see that it is gone. Raises
     JailError."""
-    for name in ("limits", "no_new_privileges", "capabilities", "uid"):
+    if unknown := set(what) - set(_DROPS):
+        raise JailError(f"no such thing: {unknown}")
+    for name, give_up in _DROPS.items():
         if name in what:
             try:
-                _DROPS[name]()
+                give_up()
             except OSError as error:
                 raise JailError(f"{name}: {error.strerror}") from None
     if "capabilities" in what and "uid" not in what:
@@ -276,7 +280,7 @@ def _try(settings: dict[str, Any]) -> dict[str, str]:
                 loopback_up()
         failed: dict[str, str] = {}
         for name in jail["drops"]:
-            if why := _in_child(lambda name=name: drop([name])):  # type: ignore[misc]
+            if why := _in_child(lambda name=name: drop([name])):
                 failed[name] = why
         if holder is not None:
             rest = [name for name in jail["drops"] if name not in failed]

@@ -8,7 +8,6 @@ import stat
 from pathlib import Path
 from typing import Any
 
-
 _MAX_BYTES = 512 << 20
 
 

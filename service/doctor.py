@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from harness.calibration import Calibration
+from harness.lease import Quarantined
 from harness.machine import PROVIDER_KEYS, GpuScan, Isolation, Machine, Toolchain
 from harness.types import Frozen, PlatformName
 from service.calibration import age, differences
@@ -53,6 +55,7 @@ def diagnose(machine: Machine, calibrations: Mapping[PlatformName, Calibration |
     findings = (
         *_platforms(machine),
         *_gpus(machine.gpus),
+        *_quarantined(machine.quarantined),
         *_toolchain(tools, bool(machine.gpus.gpus)),
         *_isolation(machine.isolation),
         *_memory(machine.shm_free_bytes),
@@ -136,6 +139,17 @@ def _gpus(scan: GpuScan) -> Iterator[Finding]:
         yield Finding(mark=Mark.ok, what="links", detail=f"{links} NVLinks active per GPU{total}")
     else:
         yield Finding(mark=Mark.warning, what="links", detail="a GPU has no active NVLink: its transfers go over PCIe")
+
+
+def _quarantined(devices: tuple[Quarantined, ...]) -> Iterator[Finding]:
+    for entry in devices:
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.at))
+        yield Finding(
+            mark=Mark.warning,
+            what=f"quarantine {entry.kind} {entry.device}",
+            detail=f"not used since {since}: {one_line(entry.reason, 300)}",
+            remedy="see to it, then `ringsmith doctor --lift-quarantine`",
+        )
 
 
 def _toolchain(tools: Toolchain, gpus: bool) -> Iterator[Finding]:
