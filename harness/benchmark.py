@@ -27,7 +27,7 @@ from typing import Any
 
 from harness import machine
 from harness.evaluate import Sandbox, reference_candidate
-from harness.types import BACKENDS, Candidate, DType, Evaluation, PlatformName, Request, Timing
+from harness.types import BACKENDS, Candidate, DType, Evaluation, IsolationLevel, PlatformName, Request, Timing
 from problems import catalogue
 
 _EXAMPLES = Path(__file__).resolve().parent.parent / "prompts" / "examples"
@@ -49,10 +49,13 @@ _TRIALS = 5
 class Bench:
     """One sandbox and what is asked of it."""
 
-    def __init__(self, platform: PlatformName, world_size: int) -> None:
-        self.platform, self.world_size = platform, world_size
+    def __init__(self, platform: PlatformName, world_size: int, isolation: IsolationLevel = "auto") -> None:
+        self.platform, self.world_size, self.isolation = platform, world_size, isolation
         self.dtype: DType = "float32" if platform == "cpu" else "bfloat16"
         self.backend = BACKENDS[platform][0]
+
+    def sandbox(self) -> Sandbox:
+        return Sandbox(self.platform, self.world_size, isolation=self.isolation)
 
     def example(self, file: str) -> Candidate:
         return Candidate(source=(_EXAMPLES / file).read_text(), backend=self.backend)
@@ -106,7 +109,7 @@ def speed(bench: Bench, repeats: int, inline: bool) -> list[dict[str, Any]]:
         _say_row(rows[-1])
 
     started = time.monotonic()
-    with Sandbox(bench.platform, bench.world_size) as box:
+    with bench.sandbox() as box:
 
         def evaluate(
             make: Callable[[], Candidate], count: int, think: bool = True, case: str = "pkb", verdict: str = "passed"
@@ -155,7 +158,7 @@ def _say_row(row: dict[str, Any]) -> None:
 def aa(bench: Bench, problems: list[int], cases: list[str], protocols: list[str], repeats: int) -> list[dict[str, Any]]:
     """Every repeat is a whole evaluation: other processes, other seeds."""
     rows = []
-    with Sandbox(bench.platform, bench.world_size) as box:
+    with bench.sandbox() as box:
         for problem in problems:
             candidate = reference_candidate(catalogue.find(problem))
             for case in cases:
@@ -217,7 +220,7 @@ def company(bench: Bench, repeats: int) -> list[dict[str, Any]]:
             + "  ".join(f"{m} {row[m][1]:.3f} [{row[m][0]:.3f}, {row[m][2]:.3f}]" for m in row if m != "where")
         )
 
-    with Sandbox(bench.platform, bench.world_size) as box:
+    with bench.sandbox() as box:
         for place in range(1, 11):
             if place in (1, 2, 5, 9, 10):
                 note(f"place {place} of ten", box.evaluate(bench.request(kit)))
@@ -264,6 +267,7 @@ def main() -> None:
     parser.add_argument("suite", nargs="?", default="speed", choices=("speed", "aa", "company"))
     parser.add_argument("--platform", choices=("cpu", "cuda"), default=machine.default_platform())
     parser.add_argument("--world-size", type=int)
+    parser.add_argument("--isolation", choices=("auto", "strict", "none"), default="auto")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-inline", action="store_true", help="speed: without load_inline, which takes a minute")
     parser.add_argument("--problems", default="1", help="aa: numbers, comma-separated")
@@ -271,7 +275,7 @@ def main() -> None:
     parser.add_argument("--protocols", default="ringsmith", help="aa: ringsmith, pkb")
     given = parser.parse_args()
     world_size = given.world_size or (2 if given.platform == "cpu" else min(4, len(machine.gpus())))
-    bench = Bench(given.platform, world_size)
+    bench = Bench(given.platform, world_size, given.isolation)
     if given.suite == "speed":
         rows = speed(bench, given.repeats, not given.no_inline)
     elif given.suite == "aa":
@@ -284,6 +288,7 @@ def main() -> None:
         "suite": given.suite,
         "platform": given.platform,
         "world_size": world_size,
+        "isolation": given.isolation,
         "devices": [gpu.name for gpu in gpus] or [machine.cpu().model],
         "cores": machine.cpu().cores,
         "torch": machine.torch_version(),

@@ -22,6 +22,7 @@ from harness.types import (
     Candidate,
     Environment,
     Evaluation,
+    IsolationLevel,
     Limits,
     PlatformName,
     Profile,
@@ -53,10 +54,18 @@ class Sandbox:
     the machine fails, and UsageError or ProblemError when the request cannot be; a candidate's failure is an
     Evaluation."""
 
-    def __init__(self, platform: PlatformName, world_size: int, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        platform: PlatformName,
+        world_size: int,
+        limits: Limits | None = None,
+        isolation: IsolationLevel = "auto",
+    ) -> None:
+        """`isolation` is how candidates are confined; with `strict` the first use raises HarnessError if any layer
+        cannot be had here."""
         self.platform_name, self.world_size = platform, world_size
         self.limits = limits or Limits()
-        self._processes = Processes(platform, world_size, self.limits)
+        self._processes = Processes(platform, world_size, self.limits, isolation)
         self._builds = Builds(self._processes)
         self._topology: Topology | None = None
 

@@ -40,7 +40,9 @@ class Exchange:
 
     def _map(self, size: int) -> torch.Tensor:
         if self._bytes is None or self._bytes.numel() < size:
-            self._bytes = torch.from_file(str(self._path), shared=True, size=max(size, 1), dtype=torch.uint8)
+            # In a jail inputs can be read and not written.
+            shared = not self._path.exists() or os.access(self._path, os.W_OK)
+            self._bytes = torch.from_file(str(self._path), shared=shared, size=max(size, 1), dtype=torch.uint8)
         return self._bytes
 
     def write(self, value: Any) -> dict[str, Any]:

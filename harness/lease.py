@@ -1,4 +1,5 @@
-"""Who may use which devices now: one file lock per device on this machine, released when its holder dies."""
+"""Who may use which devices now: one file lock per device on this machine, released when its holder dies; and which
+devices nobody may use: those in quarantine, a file each, until a person lifts it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from harness.errors import HarnessError
+from harness.types import Frozen
 
 FOLDER = Path("/tmp/ringsmith-leases")
 """The same for all users of the machine, whatever their TMPDIR: a lease protects devices, not accounts."""
@@ -17,6 +21,16 @@ FOLDER = Path("/tmp/ringsmith-leases")
 
 class BusyError(HarnessError):
     """Somebody else has the devices."""
+
+
+class Quarantined(Frozen):
+    """A device that did not work even with fresh processes."""
+
+    kind: str
+    device: int
+    reason: str
+    at: float
+    """Unix time in seconds."""
 
 
 class Lease:
@@ -65,10 +79,55 @@ class Lease:
             time.sleep(0.02)
 
 
+def quarantine(kind: str, devices: Sequence[int], reason: str) -> None:
+    """Nobody is to use these devices until `lift`. Raises HarnessError if that cannot be written down."""
+    for device in devices:
+        entry = Quarantined(kind=kind, device=device, reason=reason, at=time.time())
+        path = _quarantine_file(kind, device)
+        try:
+            path.with_suffix(f".{os.getpid()}").write_text(entry.model_dump_json(), encoding="utf-8")
+            path.with_suffix(f".{os.getpid()}").replace(path)
+        except OSError as error:
+            raise HarnessError(
+                f"{kind} device {device} does not work ({reason}), and {path}: {error.strerror}"
+            ) from None
+
+
+def quarantined() -> list[Quarantined]:
+    """All devices in quarantine, in order."""
+    found = []
+    for path in _folder().glob("*.quarantine"):
+        try:
+            found.append(Quarantined.model_validate_json(path.read_text(encoding="utf-8")))
+        except (OSError, ValidationError):  # its name still says which
+            kind, _, device = path.stem.partition("-")
+            if device.isdigit():
+                found.append(Quarantined(kind=kind, device=int(device), reason=f"{path} cannot be read", at=0.0))
+    return sorted(found, key=lambda entry: (entry.kind, entry.device))
+
+
+def lift() -> list[Quarantined]:
+    """End the quarantine of all devices; returns those that it ends for. Raises HarnessError for another user's."""
+    lifted = quarantined()
+    for entry in lifted:
+        path = _quarantine_file(entry.kind, entry.device)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HarnessError(f"cannot remove {path}: {error.strerror}") from None
+    return lifted
+
+
+def _quarantine_file(kind: str, device: int) -> Path:
+    return _folder() / f"{kind}-{device}.quarantine"
+
+
 def free_devices(kind: str, candidates: Sequence[int]) -> list[int]:
-    """Those devices that nobody holds at this moment."""
-    free = []
+    """Those devices that nobody holds at this moment and that are not in quarantine."""
+    free, out = [], {entry.device for entry in quarantined() if entry.kind == kind}
     for device in candidates:
+        if device in out:
+            continue
         file = _open(kind, device)
         if _try_lock(file):
             free.append(device)

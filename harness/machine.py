@@ -14,9 +14,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness import lease
+from harness.lease import Quarantined
 from harness.types import Frozen, PlatformName
 
 PROVIDER_KEYS = (
@@ -113,8 +116,10 @@ class Isolation(Frozen):
     tools: tuple[str, ...]
     """Those of bwrap, unshare, setpriv and prlimit that are installed."""
     root: bool
-    namespaces: bool
-    """Whether new mount, PID and network namespaces can really be made here (tried, not guessed)."""
+    layers: tuple[str, ...]
+    """Layers that work here: tried, not guessed."""
+    lacking: dict[str, str]
+    """Layer that does not -> why."""
 
 
 class Machine(Frozen):
@@ -133,10 +138,12 @@ class Machine(Frozen):
     multicast_off: dict[str, bool]
     """Per multicast switch: whether it is set to off."""
     default_platform: PlatformName
+    quarantined: tuple[Quarantined, ...] = ()
+    """Devices that nobody may use until a person says so."""
 
 
 def machine() -> Machine:
-    """All facts; takes about 0.1 s (the programs found are asked for their versions)."""
+    """All facts; takes about 0.3 s (the programs found are asked for their versions, a jail is tried)."""
     scan, tools = scan_gpus(), toolchain()
     return Machine(
         harness=harness_version(),
@@ -149,6 +156,7 @@ def machine() -> Machine:
         shm_free_bytes=shm_free_bytes(),
         multicast_off=multicast_off(),
         default_platform=_choose_platform(scan, tools.torch_cuda),
+        quarantined=tuple(lease.quarantined()),
     )
 
 
@@ -177,6 +185,31 @@ def scan_gpus() -> GpuScan:
         return GpuScan(reason=f"driver {driver} is loaded but reports no GPU")
     visible = _visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return GpuScan(gpus=visible, reason="" if visible else "CUDA_VISIBLE_DEVICES hides every GPU")
+
+
+def unowned_bytes(devices: Sequence[int]) -> list[int] | None:
+    """Per GPU the memory in use that belongs to no process: the driver's own, and what dead processes have left behind.
+    None if NVML does not say what each process has."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # as in `scan_gpus`
+        return None
+    try:
+        found = []
+        for device in devices:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(device)
+            owned = [process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+            if None in owned:
+                return None
+            found.append(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) - sum(owned))
+        return found
+    except Exception:
+        return None
+    finally:
+        with contextlib.suppress(Exception):
+            pynvml.nvmlShutdown()
 
 
 def _gpu(nvml: Any, index: int, driver: str) -> Gpu:
@@ -280,11 +313,15 @@ def torch_cuda() -> str | None:
 
 
 def isolation() -> Isolation:
-    """What the jail can be made of."""
+    """What the jail can be made of, and which of its layers work. Takes 0.2 s the first time."""
+    from harness import jail  # which asks this module for the memory
+
+    found = jail.tried()
     return Isolation(
         tools=tuple(tool for tool in _ISOLATION_TOOLS if shutil.which(tool)),
         root=os.geteuid() == 0,
-        namespaces=_ask("unshare", "--mount", "--pid", "--fork", "--net", "true") is not None,
+        layers=found.layers,
+        lacking=found.lacking,
     )
 
 

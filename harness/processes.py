@@ -4,34 +4,45 @@ time; and the devices they may use. Imports no torch."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import secrets
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import cache, diagnosis, machine, measure, platforms
+from harness import cache, diagnosis, jail, lease, machine, measure, platforms
 from harness.clocks import Clocks
-from harness.errors import SandboxError
+from harness.errors import HarnessError, SandboxError
+from harness.jail import Jail
 from harness.lease import BusyError, Lease, free_devices
 from harness.platforms import cuda
 from harness.ranks import Nursery, Outcome, RankSet
-from harness.types import Environment, Limits, PlatformName, Stage
+from harness.types import Environment, IsolationLevel, Limits, PlatformName, Stage
 from problems.catalogue import Entry
 from problems.spec import Case, ProblemError, Work
 
-_PASSED_ON = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONPATH", "VIRTUAL_ENV"}
+_PASSED_ON = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONPATH", "VIRTUAL_ENV", "RINGSMITH_ALLOW"}
 """Environment variables that ranks inherit; nothing else of the user's reaches them."""
 
 
 _PROBE_S = 10.0
+_KEPT_BYTES, _MEMORY_S = 64 << 20, 5.0
+"""GPU memory that may be held by nobody beyond what was before, and how long the driver gets to take it back."""
+
+
+def _passed_on() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name in _PASSED_ON}
 
 
 class Processes:
     """Started when first needed: a request that cannot be costs none. Not thread-safe."""
 
-    def __init__(self, platform: PlatformName, world_size: int, limits: Limits) -> None:
-        self.world_size, self.limits = world_size, limits
+    def __init__(
+        self, platform: PlatformName, world_size: int, limits: Limits, isolation: IsolationLevel = "auto"
+    ) -> None:
+        self.world_size, self.limits, self.isolation = world_size, limits, isolation
         self.platform = platforms.get(platform)
         self._started: Nursery | None = None
         self._reference: RankSet | None = None
@@ -41,6 +52,10 @@ class Processes:
         """What the reference ranks are set up for."""
         self._lease: Lease | None = None
         self._clocks: Clocks | None = None
+        self._unowned: list[int] | None = None
+        """Per leased GPU, bytes that belonged to no process before this session used it."""
+        self._worked = False
+        """Whether reference ranks have ever come up on these devices."""
         self._work: dict[tuple[int, str, str], Work] = {}
 
     def close(self) -> None:
@@ -65,8 +80,14 @@ class Processes:
     @property
     def _nursery(self) -> Nursery:
         if self._started is None:
-            self._started = Nursery()
+            _ = self.jail  # first of all: `strict` may not be had
+            self._started = Nursery(_passed_on())
         return self._started
+
+    @functools.cached_property
+    def jail(self) -> Jail:
+        """What untrusted ranks of this session are confined by: found by trying, once. Raises HarnessError."""
+        return jail.find(self.isolation)
 
     @property
     def scratch(self) -> Path:
@@ -85,7 +106,7 @@ class Processes:
             torch=versions["torch"],
             python=versions["python"],
             harness=machine.harness_version(),
-            isolation=("separate processes", "fixed environment"),
+            isolation=self.jail.layers,
         )
 
     def inspect(self, entry: Entry, case: Case, dtype: str) -> Work:
@@ -105,15 +126,27 @@ class Processes:
                 # Cores are shared by everything on the machine: one measurement at a time.
                 self._lease = Lease("cpu", [0])
             else:
-                there = [gpu.index for gpu in machine.gpus()]
+                there = self._not_quarantined([gpu.index for gpu in machine.gpus()])
                 free = free_devices("cuda", there)
                 self._lease = Lease("cuda", (free if len(free) >= self.world_size else there)[: self.world_size])
+                self._unowned, self._worked = machine.unowned_bytes(self._lease.devices), False
         return self._lease
+
+    def _not_quarantined(self, devices: list[int]) -> list[int]:
+        """Raises HarnessError if too few are left."""
+        out = {entry.device: entry for entry in lease.quarantined() if entry.kind == "cuda" and entry.device in devices}
+        left = [device for device in devices if device not in out]
+        if len(left) < self.world_size:
+            named = "; ".join(f"GPU {device}: {entry.reason}" for device, entry in out.items())
+            raise HarnessError(
+                f"{len(left)} GPUs can be used, {self.world_size} are needed; in quarantine: {named or 'none'} "
+                "(`ringsmith doctor --lift-quarantine`)"
+            )
+        return left
 
     def spawn(self, role: str, world_size: int | None = None, locks: Sequence[int] = ()) -> RankSet:
         """New processes in a role (see `harness.rank`), as many as the session has ranks unless given."""
-        environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
-        environment |= {
+        environment = _passed_on() | {
             "RINGSMITH_CACHE": str(cache.root()),
             "TRITON_CACHE_DIR": str(cache.root() / "triton"),
             "OMP_NUM_THREADS": "1",
@@ -124,7 +157,8 @@ class Processes:
             if role != "build":
                 environment |= cuda.rank_environment(self.lease().devices)
         settings = {"platform": self.platform.name, "environment": environment}
-        return self._nursery.spawn(role, world_size or self.world_size, settings, locks)
+        confined = None if role == "reference" else self.jail
+        return self._nursery.spawn(role, world_size or self.world_size, settings, locks, confined)
 
     # -- ranks that hold devices: brought up ahead of time, waited for when they are needed ----------------------------
 
@@ -156,7 +190,7 @@ class Processes:
         had it."""
         held_s = [0.0]
         if self._reference is not None and (outcome := self._connected(self._reference)):
-            replies = self.expect(outcome, "starting the reference ranks").replies
+            replies = self._came_up(outcome).replies
             held_s += [reply["seconds"] for reply in replies]
         if self._warm is not None and (outcome := self._connected(self._warm)):
             held_s += [reply["seconds"] for reply in outcome.replies]
@@ -171,18 +205,39 @@ class Processes:
             self._reference, self._prepared = self._begin("reference"), None
         ranks = self._reference
         if outcome := self._connected(ranks):
-            self.expect(outcome, "starting the reference ranks")
+            self._came_up(outcome)
         return ranks
 
-    def candidate(self, exchange: Path) -> RankSet:
-        """Connected ranks for one candidate, attached to the exchange files in a folder; call under the lease. The
-        caller kills them. A set that died while it waited is replaced."""
+    def _came_up(self, outcome: Outcome) -> Outcome:
+        """Of the reference ranks. Where earlier ones did and fresh ones do not, the devices are put into quarantine."""
+        try:
+            self.expect(outcome, "starting the reference ranks")
+        except SandboxError as error:
+            if self._worked:
+                self._quarantine(f"fresh ranks do not come up: {str(error).splitlines()[0]}")
+            raise
+        self._worked = True
+        return outcome
+
+    def _quarantine(self, reason: str) -> None:
+        """Nobody is to use this session's devices; its next evaluation chooses others."""
+        if self._lease is None or self.platform.name == "cpu":
+            return
+        lease.quarantine("cuda", self._lease.devices, reason)
+        for ranks in (self._reference, self._warm):
+            if ranks is not None:
+                ranks.kill()
+        self._reference = self._warm = self._lease = self._clocks = None
+
+    def candidate(self) -> RankSet:
+        """Connected ranks for one candidate, attached to their exchange files; call under the lease. The caller kills
+        them. A set that died while it waited is replaced."""
         said = ""
         for _ in range(2):
             ranks, self._warm = self._warm or self._begin("candidate"), None
             outcome = self._connected(ranks)
             if outcome is None or outcome.ok:
-                outcome = ranks.ask("attach", {"folder": str(exchange)}, deadline_s=self.limits.start_s)
+                outcome = ranks.ask("attach", {"folder": str(ranks.exchange)}, deadline_s=self.limits.start_s)
             if outcome.ok:
                 return ranks
             # Nothing of a candidate has run in them: this is ours.
@@ -208,8 +263,26 @@ class Processes:
             if self._reference is not None and not self._reference.ask("probe", message, deadline_s=_PROBE_S).ok:
                 self._reference.kill()
                 self._reference = None
-            if locks:
+                self.reference()  # fresh ones, now: the devices are quarantined if these fail as well
+            if kept := self._kept_bytes():
+                self._quarantine(f"{kept >> 20} MiB of GPU memory belong to no process")
+            elif locks:
                 self.bring_up(locks)
+
+    def _kept_bytes(self) -> int:
+        """Memory on a leased GPU that nobody has and that was not so before this session, after some patience; else
+        0."""
+        if self.platform.name == "cpu" or self._lease is None or self._unowned is None:
+            return 0
+        deadline = time.monotonic() + _MEMORY_S
+        while (now := machine.unowned_bytes(self._lease.devices)) is not None:
+            kept = max(after - before for after, before in zip(now, self._unowned, strict=True))
+            if kept <= _KEPT_BYTES:
+                break
+            if time.monotonic() > deadline:
+                return kept
+            time.sleep(0.05)
+        return 0
 
     def prepare(self, entry: Entry, case: Case, dtype: str) -> RankSet:
         """The reference ranks, set up for a problem."""

@@ -135,17 +135,25 @@ class Rank:
             os.sched_setaffinity(0, allowed)
 
 
-def main(settings: dict[str, Any], rank: int, channel: Channel, listener: socket.socket) -> None:
-    """Entry after the fork. Returns when the supervisor closes the channel."""
+def main(
+    settings: dict[str, Any],
+    rank: int,
+    channel: Channel,
+    listener: socket.socket,
+    confine: Callable[[], None] = lambda: None,
+) -> None:
+    """Entry after the fork. Returns when the supervisor closes the channel. `confine` gives up what an untrusted role
+    must not have."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.environ.clear()
-    os.environ |= settings["environment"] | {"HOME": settings["scratch"], "TMPDIR": settings["scratch"]}
-    os.environ["RINGSMITH_SYMMETRIC"] = settings["scratch"]
+    os.environ |= settings["environment"]
     faulthandler.enable()  # a segfault leaves its Python stack in the log
-    stacks = (Path(settings["scratch"]) / f"stack.{rank}").open("w")
+    stacks = (Path(settings["scratch"]) / f"stack.{rank}").open("a")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    # Maps the progress words: a file that a candidate could open it could also cut off below our feet.
     state = Rank(settings, rank, listener)
+    confine()
     handlers = _handlers(settings["role"], state)
     while True:
         try:

@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.errors import SandboxError
+from harness.jail import Jail, prepare
 from harness.progress import Phase, ProgressBoard, Words
 from harness.wire import Channel, ChannelClosedError, GarbledError, pair, readable
 
@@ -26,6 +27,8 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": st
 the cpu platform, and a cost that changes with what else the machine does. All ranks are forks of such a process."""
 _LONGEST = 3.0
 """A request ends after this many times its deadline even if the progress words keep changing."""
+_LOG_BYTES = 16 << 20
+"""A log or a file of stacks is cut off when it has become larger."""
 _GRACE_S = 1.0
 """After one rank has failed, the others get this long to report their own error before they count as waiting."""
 
@@ -41,23 +44,27 @@ def sweep_scratch() -> None:
 class Nursery:
     """Owns the fork server and the scratch folder of one supervisor; makes rank sets."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """`environment` is what the fork server starts with: a forked rank can read it all its life."""
         sweep_scratch()
         self.scratch = _SCRATCH_ROOT / f"ringsmith-{os.getpid()}-{secrets.token_hex(3)}"
-        self.scratch.mkdir(mode=0o700)
+        self.scratch.mkdir(mode=0o711)  # a set's ranks may have another uid, and no mounts of their own
         self._sets = 0
         self.living: set[RankSet] = set()
         self._control, theirs = pair()
-        environment = os.environ | _MALLOC
-        environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+        fixed = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+        flags = ["-B"] if sys.dont_write_bytecode else []
         self._log = (self.scratch / "forkserver.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "harness.forkserver", str(theirs.fileno()), str(self.scratch)],
+            [
+                *(sys.executable, *flags, "-W", "ignore", "-m", "harness.forkserver"),
+                *(str(theirs.fileno()), str(self.scratch)),
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env={**environment, **_MALLOC, **fixed},
             start_new_session=True,
         )
         theirs.close()
@@ -97,9 +104,12 @@ class Nursery:
             timeout_s=120,
         )  # fmt: skip
 
-    def spawn(self, role: str, world_size: int, settings: dict[str, Any], locks: Sequence[int] = ()) -> RankSet:
+    def spawn(
+        self, role: str, world_size: int, settings: dict[str, Any], locks: Sequence[int] = (), jail: Jail | None = None
+    ) -> RankSet:
         """Fork `world_size` processes that run `harness.rank` in the given role. They get copies of the descriptors in
-        `locks` and close them once connected."""
+        `locks` and close them once connected. With `jail` they are untrusted, and confined by it as far as it goes.
+        Raises SandboxError."""
         _ = self.versions
         self._sets += 1
         name = f"{role}-{self._sets}"
@@ -107,27 +117,46 @@ class Nursery:
         try:
             scratch.mkdir(mode=0o700)
             board = ProgressBoard(scratch / "progress", world_size, create=True)
+            homes = _furnish(scratch, world_size, jail) if jail else dict.fromkeys(_HOMES, str(scratch))
         except OSError as error:  # a candidate can remove this folder; fresh processes bring a fresh one
             raise SandboxError(f"the scratch folder is unusable: {error}") from None
         channels, theirs = zip(*(pair() for _ in range(world_size)), strict=True)
         message = settings | {
             "op": "spawn", "set": name, "role": role, "world_size": world_size, "scratch": str(scratch),
+            "environment": settings["environment"] | homes,
+            "jail": jail.settings(scratch, devices=role != "build") if jail else None,
         }  # fmt: skip
         try:
-            pids = self._ask(message, (*(s.fileno() for s in theirs), *locks))["pids"]
+            reply = self._ask(message, (*(s.fileno() for s in theirs), *locks))
+            if "error" in reply:
+                raise SandboxError(f"making the jail of {name} failed: {reply['error']}")
         except SandboxError:
             for channel in channels:
                 channel.close()
+            board.close()
             raise
         finally:
             for sock in theirs:
                 sock.close()
-        ranks = RankSet(self, name, scratch, list(channels), pids, board)
+        ranks = RankSet(self, name, scratch, list(channels), reply["pids"], board)
         self.living.add(ranks)
         return ranks
 
+    def trim(self) -> None:
+        """Cut off what ranks have printed without end, before it fills the memory that all share."""
+        for ranks in self.living:
+            for rank in range(ranks.world_size):
+                for path in (ranks.scratch / f"log.{rank}", ranks.scratch / f"stack.{rank}"):
+                    with contextlib.suppress(OSError):
+                        if path.lstat().st_size > _LOG_BYTES:
+                            os.truncate(path, 0)
+
     def exits(self, name: str, closed: Sequence[int]) -> dict[int, int]:
+        """Rank -> wait status of those that have ended. Raises SandboxError if their jail has: that is nobody's doing
+        inside."""
         reply = self._ask({"op": "exited", "set": name, "closed": list(closed)})
+        if reply["jail_ended"]:
+            raise SandboxError(f"the jail of {name} has been ended from outside")
         return {int(rank): status for rank, status in reply["exits"].items()}
 
     def kill(self, name: str) -> None:
@@ -147,6 +176,37 @@ class Nursery:
             self._process.wait()
         self._log.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+_HOMES = ("HOME", "TMPDIR", "RINGSMITH_SYMMETRIC")
+
+
+def _furnish(scratch: Path, world_size: int, jail: Jail) -> dict[str, str]:
+    """The folder of an untrusted set: what its processes may write is made here, all the rest is closed to them.
+    Returns the variables that name their folders."""
+    scratch.chmod(0o755)
+    (scratch / "exchange").mkdir()
+    (scratch / "exchange").chmod(0o755)
+    for rank in range(world_size):
+        _give(scratch / "exchange" / f"outputs.{rank}", jail.uid, folder=False)
+        (scratch / "exchange" / f"inputs.{rank}").touch()
+        (scratch / "exchange" / f"inputs.{rank}").chmod(0o644)
+    for name in ("out", "cache", "tmp"):
+        _give(scratch / name, jail.uid, folder=True)
+    cache = {"RINGSMITH_CACHE": str(scratch / "cache"), "TRITON_CACHE_DIR": str(scratch / "cache" / "triton")}
+    if jail.own_files:
+        prepare(scratch)
+        return cache | dict(zip(_HOMES, ("/tmp", "/tmp", "/dev/shm"), strict=True))
+    return cache | dict.fromkeys(_HOMES, str(scratch / "tmp"))
+
+
+def _give(path: Path, uid: int | None, folder: bool) -> None:
+    if folder:
+        path.mkdir(mode=0o755)
+    else:
+        path.touch(mode=0o600)
+    if uid is not None:
+        os.chown(path, uid, uid)
 
 
 @dataclass(frozen=True)
@@ -220,6 +280,11 @@ class RankSet:
         return len(self.pids)
 
     @property
+    def exchange(self) -> Path:
+        """Of an untrusted set: the folder of the files by which it gets inputs and hands over outputs."""
+        return self.scratch / "exchange"
+
+    @property
     def waiting(self) -> bool:
         """Whether something was begun whose answers nobody has collected."""
         return self._begun is not None
@@ -282,6 +347,7 @@ class RankSet:
                     outcome.reply = answer
             if not pending:
                 break
+            self._nursery.trim()
             now = time.monotonic()
             words = [self._board.read(rank) for rank in pending.values()]
             last_ns = max([last_ns, started_ns, *(w.at_ns for w in words if w.at_ns <= time.monotonic_ns())])

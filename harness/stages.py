@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from harness import calibration, measure, platforms, policy, roofline, stress
+from harness import calibration, measure, platforms, policy, roofline, store, stress
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import HarnessError, SandboxError
 from harness.pair import FailedError, Other, Pair
@@ -110,8 +109,8 @@ class Run:
             self._correctness(pair)
             self._enter(Stage.timing)
             candidate = pair.candidate
-            parts = [candidate.scratch / f"trace.{rank}.json" for rank in range(candidate.world_size)]
-            message = {"iterations": _TRACE_ITERATIONS, "folder": str(candidate.scratch)}
+            parts = [candidate.scratch / "out" / f"trace.{rank}.json" for rank in range(candidate.world_size)]
+            message = {"iterations": _TRACE_ITERATIONS, "folder": str(candidate.scratch / "out")}
             replies = pair.ask("profile", message, self._limits.first_call_s + _PROFILER_S)
             try:
                 merged = merge_traces(parts)
@@ -154,23 +153,16 @@ class Run:
         self._device_s += box.ready() * box.world_size
         with self._leased() as locks:
             box.bring_up()
-            self._exchange = box.scratch / f"exchange-{secrets.token_hex(4)}"
-            self._exchange.mkdir(mode=0o700)
+            reference = box.prepare(self._entry, self._case, self._request.dtype)
+            candidate = box.candidate()
+            self._pair = pair = Pair(box, self._request, reference, candidate)
             try:
-                reference = box.prepare(self._entry, self._case, self._request.dtype)
-                attached = reference.ask("attach", {"folder": str(self._exchange)}, deadline_s=self._limits.start_s)
-                box.expect(attached, "attaching the reference ranks")
-                candidate = box.candidate(self._exchange)
-                candidate.exchange = self._exchange  # type: ignore[attr-defined]
-                self._pair = Pair(box, self._request, reference, candidate)
-                try:
-                    yield self._pair
-                finally:
-                    self._account("cleanup")
-                    self._end_candidate()
-                    box.refill(locks if self._refill else ())
+                pair.ask_reference("attach", {"folder": str(candidate.exchange)}, "attaching the reference ranks")
+                yield pair
             finally:
-                shutil.rmtree(self._exchange, ignore_errors=True)
+                self._account("cleanup")
+                self._end_candidate(pair)
+                box.refill(locks if self._refill else ())
 
     @contextlib.contextmanager
     def _leased(self) -> Iterator[tuple[int, ...]]:
@@ -183,15 +175,24 @@ class Run:
         finally:
             self._device_s += (lease.held_s - held) * len(lease.devices)
 
-    def _end_candidate(self) -> None:
-        """The candidate's ranks are gone, and have left the GPUs, before the lease goes on."""
-        assert self._pair is not None
-        candidate = self._pair.candidate
-        candidate.kill()
-        if self._box.platform.name == "cuda" and (left := cuda.wait_gone(candidate.pids)):
+    def _end_candidate(self, pair: Pair) -> None:
+        """The candidate's ranks are gone, and have left the GPUs, before the lease goes on. Safe to call twice."""
+        candidate = pair.candidate
+        if not candidate.alive:
+            return
+        try:
+            store.harvest(candidate.scratch / "cache", self._request.candidate.hash)
+        finally:
+            candidate.kill()
+        self._check_devices(candidate.pids)
+
+    def _check_devices(self, pids: list[int]) -> None:
+        """The candidate must have left the GPUs before the lease goes on."""
+        if self._box.platform.name == "cuda" and (left := cuda.wait_gone(pids)):
             raise SandboxError(f"killed processes {left} still hold GPU memory")
 
     def _load(self, pair: Pair) -> None:
+        store.stock(pair.candidate.scratch / "cache", self._request.candidate.hash)
         path = write_candidate(pair.candidate.scratch, self._request.candidate)
         pair.ask("load", {"path": str(path)}, load_deadline(self._limits))
 
@@ -250,7 +251,7 @@ class Run:
         except platforms.NotCapturableError as reason:
             note = str(reason)
         seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
-        self._end_candidate()
+        self._end_candidate(pair)
         timings = {}
         for mode, one in found.items():
             one, slowed = undisturbed(one, timed.quiet(mode, one.plan), *platform.quiet)

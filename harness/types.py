@@ -14,6 +14,8 @@ Check = Literal["oracle", "pkb"]
 Protocol = Literal["ringsmith", "pkb"]
 DType = Literal["bfloat16", "float16", "float32", "float64"]
 FloorSource = Literal["datasheet", "calibration"]
+IsolationLevel = Literal["auto", "strict", "none"]
+"""How untrusted ranks are confined: as far as this machine can, in every way that there is, not at all."""
 
 
 class Frozen(BaseModel):

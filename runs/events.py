@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from harness.types import Backend, Check, DType, Evaluation, Frozen, PlatformName, Protocol
+from harness.types import Backend, Check, DType, Evaluation, Frozen, IsolationLevel, PlatformName, Protocol
 from runs.messages import Message, ToolCall, Turn
 
 
@@ -55,6 +55,7 @@ class RunConfig(Frozen):
     protocol: Protocol = "ringsmith"
     check: Check = "oracle"
     trials: int = 3
+    isolation: IsolationLevel = "auto"
     budget: Budget = Budget()
     target: Target = Target()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from harness.calibration import Calibration
+from harness.lease import Quarantined
 from harness.machine import PROVIDER_KEYS, GpuScan, Isolation, Machine, Toolchain
 from harness.types import Frozen, PlatformName
 from service.calibration import age, differences
+from service.text import one_line
 
 _BUSY = 0.05
 """Share of a GPU's memory in use above which somebody else is on it; a bare driver holds about 0.5%."""
@@ -52,6 +55,7 @@ def diagnose(machine: Machine, calibrations: Mapping[PlatformName, Calibration |
     findings = (
         *_platforms(machine),
         *_gpus(machine.gpus),
+        *_quarantined(machine.quarantined),
         *_toolchain(tools, bool(machine.gpus.gpus)),
         *_isolation(machine.isolation),
         *_memory(machine.shm_free_bytes),
@@ -137,6 +141,17 @@ def _gpus(scan: GpuScan) -> Iterator[Finding]:
         yield Finding(mark=Mark.warning, what="links", detail="a GPU has no active NVLink: its transfers go over PCIe")
 
 
+def _quarantined(devices: tuple[Quarantined, ...]) -> Iterator[Finding]:
+    for entry in devices:
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.at))
+        yield Finding(
+            mark=Mark.warning,
+            what=f"quarantine {entry.kind} {entry.device}",
+            detail=f"not used since {since}: {one_line(entry.reason, 300)}",
+            remedy="see to it, then `ringsmith doctor --lift-quarantine`",
+        )
+
+
 def _toolchain(tools: Toolchain, gpus: bool) -> Iterator[Finding]:
     if tools.torch is None:
         yield Finding(
@@ -175,18 +190,21 @@ def _built_for(tools: Toolchain) -> str:
     return f"built for CUDA {tools.torch_cuda}" if tools.torch_cuda else "CPU build"
 
 
-def _isolation(layers: Isolation) -> Iterator[Finding]:
-    found = f"{'root' if layers.root else 'not root'}; found: {', '.join(layers.tools) or 'no tools'}"
-    if layers.namespaces:
-        detail = f"namespaces can be made here, {found}; every Evaluation names the layers that were on"
-        yield Finding(mark=Mark.ok, what="isolation", detail=detail)
-    else:
-        yield Finding(
-            mark=Mark.warning,
-            what="isolation",
-            detail=f"no namespaces can be made here, {found}: candidates are not jailed",
-            remedy="run as root or in a container that allows namespaces; until then run only code that you trust",
-        )
+def _isolation(isolation: Isolation) -> Iterator[Finding]:
+    found = f"{'root' if isolation.root else 'not root'}; found: {', '.join(isolation.tools) or 'no tools'}"
+    layers = ", ".join(isolation.layers)
+    if not isolation.lacking:
+        yield Finding(mark=Mark.ok, what="isolation", detail=f"all layers work here: {layers} ({found})")
+        return
+    lacking = "; ".join(f"no {layer}: {one_line(why, 200)}" for layer, why in isolation.lacking.items())
+    remedy = "install bubblewrap or util-linux" if not {"bwrap", "unshare"} & set(isolation.tools) else ""
+    remedy = remedy or ("" if isolation.root else "run as root") or "run where namespaces are allowed (CAP_SYS_ADMIN)"
+    yield Finding(
+        mark=Mark.warning,
+        what="isolation",
+        detail=f"candidates get {layers}, but {lacking} ({found})",
+        remedy=f"{remedy}; --isolation strict refuses to go on without",
+    )
 
 
 def _memory(free_bytes: int | None) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
-from harness.types import BACKENDS, Backend, Check, DType, PlatformName, Protocol
+from harness.types import BACKENDS, Backend, Check, DType, IsolationLevel, PlatformName, Protocol
 
 MOST_GPUS = 4
 """Default world size on a larger node: what ParallelKernelBench publishes its figures for."""
@@ -38,6 +38,10 @@ BackendName = Annotated[
 ]
 ProtocolName = Annotated[Protocol, typer.Option(help="How to time: ours, or as ParallelKernelBench does.")]
 CheckName = Annotated[Check, typer.Option(help="What is right: a float64 oracle, or ParallelKernelBench's tolerance.")]
+Isolation = Annotated[
+    IsolationLevel,
+    typer.Option(help="How candidates are jailed: as far as this machine can, with every layer or not at all, or not."),
+]
 Trials = Annotated[int, typer.Option(min=1, max=100, help="Correctness trials, each on fresh inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output, one JSON document per line.")]
 RunsDir = Annotated[Path, typer.Option(help="Folder of run records.", show_default="runs/data of this checkout")]

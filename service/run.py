@@ -49,7 +49,7 @@ def run_one(
         if sandbox is None:
             from harness.evaluate import Sandbox
 
-            sandbox = stack.enter_context(Sandbox(config.platform, config.world_size))
+            sandbox = stack.enter_context(Sandbox(config.platform, config.world_size, isolation=config.isolation))
         work = sandbox.inspect(entry, case, config.dtype)
         topology = sandbox.topology()
         floor = roofline.floor(work, topology.devices[0], config.dtype)

@@ -21,6 +21,12 @@ def doctor(
             "measurements are compared with them.",
         ),
     ] = False,
+    lift_quarantine: Annotated[
+        bool,
+        typer.Option(
+            "--lift-quarantine", help="Instead, let devices be used again that were found not to work and set aside."
+        ),
+    ] = False,
     platform: Platform = None,
     world_size: WorldSize = None,
     json: Json = False,
@@ -31,10 +37,24 @@ def doctor(
     if calibrate:
         setup = resolve(platform, world_size, None, None)
         _calibrate(setup.platform, setup.world_size, json)
+    elif lift_quarantine:
+        _lift(json)
     elif platform is not None or world_size is not None:
         raise UsageError("--platform and --world-size go with --calibrate")
     else:
         _diagnose(json)
+
+
+def _lift(json: bool) -> None:
+    from harness import lease
+
+    lifted = lease.lift()
+    for entry in lifted:
+        typer.echo(
+            entry.model_dump_json() if json else f"{entry.kind} {entry.device} may be used again: {entry.reason}"
+        )
+    if not lifted and not json:
+        typer.echo("no device is in quarantine")
 
 
 def _diagnose(json: bool) -> None:

@@ -16,6 +16,7 @@ from service.options import (
     CaseName,
     CheckName,
     DTypeName,
+    Isolation,
     Json,
     Platform,
     ProtocolName,
@@ -55,6 +56,7 @@ def evaluate(
             help="Longest that a call, the first included, may make no progress. Default: 10, the first 30.",
         ),
     ] = None,
+    isolation: Isolation = "auto",
     json: Json = False,
 ) -> None:
     """Evaluate candidates, in the order given; each result is printed as soon as it is known.
@@ -73,7 +75,7 @@ def evaluate(
     candidates = [
         (file, reference_candidate(entry) if file == REFERENCE else _read(file, setup.backend)) for file in files
     ]
-    with Sandbox(setup.platform, setup.world_size, limits) as sandbox:
+    with Sandbox(setup.platform, setup.world_size, limits, isolation) as sandbox:
         sandbox.build_ahead([candidate for _, candidate in candidates])
         for number, (file, candidate) in enumerate(candidates, start=1):
             request = Request(

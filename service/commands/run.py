@@ -18,6 +18,7 @@ from service.options import (
     CaseName,
     CheckName,
     DTypeName,
+    Isolation,
     Json,
     Platform,
     ProtocolName,
@@ -66,6 +67,7 @@ def run(
     protocol: ProtocolName = "ringsmith",
     check: CheckName = "oracle",
     trials: Trials = 3,
+    isolation: Isolation = "auto",
     runs_dir: RunsDir = DEFAULT_ROOT,
     json: Json = False,
 ) -> None:
@@ -88,6 +90,7 @@ def run(
         protocol=protocol,
         check=check,
         trials=trials,
+        isolation=isolation,
         budget=Budget(steps=steps, tokens=tokens, usd=usd, wall_s=wall, device_s=device_seconds),
         target=Target(speedup=speedup_target),
     )

@@ -92,7 +92,9 @@ def test_a_candidate_is_written_as_utf8_whatever_the_locale(tmp_path):
 
 def test_a_candidate_that_removes_the_scratch_folder_does_not_end_the_session():
     with Sandbox("cpu", 2, LIMITS) as own:
-        own.evaluate(request(HEAD + "shutil.rmtree(os.path.dirname(os.environ['HOME'])); return right(x)\n"))
+        # Written so that it finds nothing but this folder, whatever surrounds it.
+        assert own._processes.scratch.name.startswith("ringsmith-")
+        own.evaluate(request(HEAD + f"shutil.rmtree({str(own._processes.scratch)!r}, True); return right(x)\n"))
         assert own.evaluate(request(RIGHT)).passed
 
 

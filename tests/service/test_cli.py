@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from harness import machine
+from harness import jail, machine
 from harness.errors import HarnessError
 from harness.machine import PROVIDER_KEYS
 from harness.types import Backend, Candidate, Limits, Stage, Verdict
@@ -54,8 +54,9 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
     asked = SimpleNamespace(made=[], requests=[], answers=[], closed=0)
 
     class Sandbox:
-        def __init__(self, platform: str, world_size: int, limits: Limits) -> None:
+        def __init__(self, platform: str, world_size: int, limits: Limits, isolation: str) -> None:
             asked.made.append((platform, world_size, limits.call_s, limits.first_call_s))
+            asked.isolation = isolation
 
         def __enter__(self) -> "Sandbox":
             return self
@@ -108,6 +109,8 @@ def test_version_and_help_of_every_command(ringsmith) -> None:
         (["eval", "x.py", "--problem", "1", "--backend", "fortran"], "'triton'"),
         (["eval", "x.py", "--problem", "1", "--protocol", "other"], "'pkb'"),
         (["eval", "x.py", "--problem", "1", "--trials", "0"], "--trials"),
+        (["eval", "x.py", "--problem", "1", "--isolation", "some"], "'strict'"),
+        (["run", "1", "--isolation", "some"], "'strict'"),
         (["eval", "no/such/file.py", "--problem", "1"], "cannot read no/such/file.py: No such file"),
         (["eval", ".", "--problem", "1"], "cannot read .: Is a directory"),
         (["eval", "--problem", "1"], "Missing argument"),
@@ -322,3 +325,16 @@ def test_the_installed_command_is_light_and_exits_as_main_says() -> None:
         [sys.executable, "-m", "service.cli", "runs", "show", "nope"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 2 and done.stderr.startswith("error: no run 'nope'") and done.stdout == ""
+
+
+@pytest.mark.parametrize("level", ["auto", "strict", "none"])
+def test_the_level_of_isolation_reaches_the_sandbox(ringsmith, sandbox, candidate, level) -> None:
+    assert ringsmith("eval", candidate, "--problem", "1", "--isolation", level).code == 0
+    assert sandbox.isolation == level
+
+
+def test_a_jail_that_cannot_be_strict_is_an_infrastructure_error(ringsmith, candidate, monkeypatch) -> None:
+    lame = jail.Jail(drops=("limits",), lacking={"own network": "not permitted"})
+    monkeypatch.setattr(jail, "tried", lambda: lame)
+    answer = ringsmith("eval", candidate, "--problem", "1", "--platform", "cpu", "--isolation", "strict")
+    assert answer.code == 3 and "no own network (not permitted)" in answer.err and not answer.out

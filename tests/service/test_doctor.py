@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.jail import LAYERS
 from harness.machine import Cpu, Gpu, GpuScan, Isolation, Machine, Program, Toolchain
 from service.doctor import Mark, diagnose
 
@@ -28,7 +29,7 @@ NODE = Machine(
         torch="2.11.0+cu130",
         torch_cuda="13.0",
     ),
-    isolation=Isolation(tools=("bwrap", "unshare", "setpriv", "prlimit"), root=True, namespaces=True),
+    isolation=Isolation(tools=("unshare", "setpriv"), root=True, layers=LAYERS, lacking={}),
     keys=("OPENAI_API_KEY",),
     shm_free_bytes=2**36,
     multicast_off={"NCCL_NVLS_ENABLE": True, "TORCH_SYMM_MEM_DISABLE_MULTICAST": True, "NVSHMEM_DISABLE_NVLS": True},
@@ -38,7 +39,7 @@ BARE = NODE.model_copy(
     update={
         "gpus": GpuScan(reason="NVML: Driver Not Loaded"),
         "toolchain": Toolchain(cxx=None, nvcc=None, ninja=None, torch=None, torch_cuda=None),
-        "isolation": Isolation(tools=(), root=False, namespaces=False),
+        "isolation": Isolation(tools=(), root=False, layers=LAYERS[:2], lacking={"own network": "no program"}),
         "keys": (),
         "shm_free_bytes": None,
     }
@@ -84,7 +85,11 @@ def test_a_bare_machine_is_told_everything_at_once() -> None:
         ({"toolchain": NODE.toolchain.model_copy(update={"torch_cuda": "12.8"})}, "CUDA versions", Mark.warning),
         ({"toolchain": NODE.toolchain.model_copy(update={"torch_cuda": None})}, "torch", Mark.missing),
         ({"toolchain": NODE.toolchain.model_copy(update={"nvcc": None})}, "platform cuda", Mark.missing),
-        ({"isolation": Isolation(tools=("unshare",), root=True, namespaces=False)}, "isolation", Mark.warning),
+        (
+            {"isolation": Isolation(tools=("unshare",), root=True, layers=LAYERS[:3], lacking={"own ipc": "EPERM"})},
+            "isolation",
+            Mark.warning,
+        ),
         ({"shm_free_bytes": 2**26}, "/dev/shm", Mark.warning),
         ({"keys": ()}, "model keys", Mark.warning),
     ],
