@@ -106,6 +106,7 @@ class CandidateRank:
             state.ring.change(0)
             arguments, private = state.ring[0], None
         self._poison()
+        kit._bound().tracing = True
         before = self._collectives()
         progress.enter(Phase.calling)
         with torch.no_grad():
@@ -144,6 +145,7 @@ class CandidateRank:
         platform.synchronize()
         first, keep, kept = message["first"], set(message["keep"]), []
         skew = {call: (kind, ms) for call, kind, ms in message["skew"]}
+        kit._bound().tracing = True
         progress.enter(Phase.calling)
         state.align()
         with torch.no_grad():
@@ -189,6 +191,7 @@ class CandidateRank:
             if (copy := self._shelf.copy(output)) is not None:
                 self._audits.append({"block": block, "call": call, "output": copy})
 
+        kit._bound().tracing = False
         progress.enter(Phase.calling)
         with torch.no_grad():
             reply = self._state.time(self._run_slot, message, take)

@@ -44,3 +44,11 @@ class Clocks:
             slowdowns=frozenset(name for bit, name in _REASONS.items() if bits & bit),
             disturbed=bool(bits & _DISTURBING),
         )
+
+    def busy(self) -> list[bool]:
+        """Whether a kernel ran on each GPU in NVML's last sampling period (a sixth to one second)."""
+        nvml = self._nvml
+        try:
+            return [nvml.nvmlDeviceGetUtilizationRates(handle).gpu > 0 for handle in self._handles]
+        except nvml.NVMLError:
+            return []

@@ -6,6 +6,8 @@ not tell what it was made from.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -34,6 +36,31 @@ def twice_if_killed(once: Callable[[], tuple[int, str]]) -> tuple[int, str]:
     if code == -9 or (code != 0 and _KILLED.search(output)):
         return once()
     return code, output
+
+
+_PROGRAMS = {
+    "nvcc", "cicc", "ptxas", "fatbinary", "nvlink", "cudafe++", "cc1plus", "cc1", "g++", "gcc", "c++", "cc", "clang",
+    "as", "ld", "collect2", "ninja",
+}  # fmt: skip
+
+
+def at_work(pids: Sequence[int]) -> bool:
+    """Whether one of these processes has a compiler among its descendants. By name, as /proc has it."""
+    parents: dict[int, int] = {}
+    compilers = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                name, _, fields = Path(entry.path, "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+                parents[int(entry.name)] = int(fields.split()[1])
+                if name in _PROGRAMS:
+                    compilers.append(int(entry.name))
+    for pid in compilers:
+        while pid in parents:
+            pid = parents[pid]
+            if pid in pids:
+                return True
+    return False
 
 
 def keep_ptx(folder: Path) -> list[str]:

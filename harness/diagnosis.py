@@ -30,10 +30,13 @@ def classify_error(error: dict[str, Any]) -> Verdict:
     return Verdict.runtime_error
 
 
-def judge_failure(outcome: Outcome, stage: Stage, logs: list[str]) -> tuple[Verdict, str, tuple[RankReport, ...]]:
-    """Verdict, one-line reason and per-rank reports of a request that did not succeed on every rank."""
+def judge_failure(
+    outcome: Outcome, stage: Stage, logs: list[str], busy: Sequence[bool] = ()
+) -> tuple[Verdict, str, tuple[RankReport, ...]]:
+    """Verdict, one-line reason and per-rank reports of a request that did not succeed on every rank. `busy`: whether
+    each rank's GPU was at work just now, where that is known."""
     ranks = outcome.ranks
-    reports = tuple(_report(r, stage, logs[r.rank]) for r in ranks)
+    reports = tuple(_report(r, stage, logs[r.rank], busy[r.rank] if busy else None) for r in ranks)
     kind, guilty = _guilty(ranks)
     first = guilty[0]
     who = _ranks([r.rank for r in guilty], len(ranks))
@@ -91,10 +94,17 @@ def candidate_line(stack: tuple[Frame, ...]) -> int | None:
     return next((frame.line for frame in stack if Path(frame.file).name == _CANDIDATE), None)
 
 
-def _at(rank: RankOutcome) -> str:
+def _line(rank: RankOutcome) -> int | None:
+    """Where a silent rank is: its Python line, or, once `solution` has returned, where it last called a library."""
     line = candidate_line(rank.stack)
-    if line is None:
-        return ""
+    if line is None and rank.words is not None and rank.words.phase is Phase.draining:
+        return rank.words.line or None
+    return line
+
+
+def _at(rank: RankOutcome) -> str:
+    if (line := candidate_line(rank.stack)) is None:
+        return f" (last launch at line {last})" if (last := _line(rank)) else ""
     inner = rank.stack[0]
     where = "" if _in_own_code(rank) else f", in {Path(inner.file).name} {inner.function}"
     return f" at line {line}{where}"
@@ -113,12 +123,14 @@ def _doing(rank: RankOutcome) -> str:
     }[words.phase]
 
 
-def _report(rank: RankOutcome, stage: Stage, log: str) -> RankReport:
+def _report(rank: RankOutcome, stage: Stage, log: str, busy: bool | None = None) -> RankReport:
     error, line, stack = rank.error, None, ""
     if error is not None:
         message, line, stack = _error_line(error), error["line"], error["stack"]
     elif rank.silent:
-        message, line, stack = f"no progress while {_doing(rank)}", candidate_line(rank.stack), _stack_text(rank.stack)
+        message, line, stack = f"no progress while {_doing(rank)}", _line(rank), _stack_text(rank.stack)
+        if busy is not None:
+            message += "; its GPU is running a kernel" if busy else "; its GPU is idle"
     elif rank.exit:
         message = f"ended while {_doing(rank)}"
         log, _, dump = log.partition("Fatal Python error")
@@ -193,7 +205,7 @@ def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]
     best = max(range(len(names)), key=lambda i: max(share for _, share in likeness[i]), default=None)
     if best is not None and (share := max(share for _, share in likeness[best])) >= _TORN:
         return f"; torn: {share:.0%} of the wrong values are right for {names[best]}, the others for neither", None
-    return "", None
+    return "; the wrong values are not those of any other call: torn, or never written" if names else "", None
 
 
 _STALE, _TORN = 0.98, 0.1

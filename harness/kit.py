@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import math
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ class _State:
     sequence: int = 0
     built: list[str] | None = None
     profiling: bool = False
+    tracing: bool = False
+    """Whether calls of library functions are noted in the progress words."""
 
 
 _state: _State | None = None
@@ -281,6 +284,8 @@ class Library:
             if len(arguments) != len(signature.parameters):
                 wanted = ", ".join(text for text, _ in signature.parameters)
                 raise TypeError(f"{name}({wanted}) takes {len(signature.parameters)} arguments, not {len(arguments)}")
+            if state.tracing:
+                state.progress.launch(sys._getframe(1).f_lineno)
             # A tensor becomes its address only where a pointer is wanted: ctypes would cut the address to an int.
             converted = [
                 argument.data_ptr() if isinstance(argument, torch.Tensor) and kind is ctypes.c_void_p else argument

@@ -55,7 +55,8 @@ class Pair:
         outcome = self.candidate.wait(deadline_s)
         if not outcome.ok:
             logs = [self.candidate.log(rank) for rank in range(self.candidate.world_size)]
-            verdict, summary, reports = diagnosis.judge_failure(outcome, self.stage, logs)
+            busy = self.box.busy() if any(rank.silent for rank in outcome.ranks) else ()
+            verdict, summary, reports = diagnosis.judge_failure(outcome, self.stage, logs, busy)
             if when and verdict in (Verdict.deadlock, Verdict.timeout):
                 summary += f" ({when}; single calls were right)"
             errors = [r.error["message"] for r in outcome.ranks if r.error and "BuildError" in r.error["bases"]]

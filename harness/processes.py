@@ -255,6 +255,11 @@ class Processes:
             self._clocks = Clocks(self.lease().devices)
         return self._clocks.read()
 
+    def busy(self) -> list[bool]:
+        """Whether each rank's GPU has been at work in the last moments; empty where nobody can tell."""
+        self.read_clocks()
+        return self._clocks.busy() if self._clocks is not None else []
+
     def refill(self, locks: Sequence[int]) -> None:
         """After an evaluation, under its lease: see whether the devices are as they were, and begin to bring up ranks
         for the next candidate. What fails here is the next evaluation's to repair."""

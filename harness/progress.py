@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-_WORDS = struct.Struct("<qqqq")
+_WORDS = struct.Struct("<qqqqq")
 _SLOT = 64  # one cache line a rank
 
 
@@ -32,6 +32,8 @@ class Words:
     completed: int
     at_ns: int
     """CLOCK_MONOTONIC of the last change."""
+    line: int = 0
+    """Line of the candidate that last called a function of a kit library; 0 for none. Not noted in timed calls."""
 
 
 class ProgressBoard:
@@ -47,12 +49,12 @@ class ProgressBoard:
             os.close(fd)
 
     def read(self, rank: int) -> Words:
-        phase, calls, completed, at_ns = _WORDS.unpack_from(self._map, rank * _SLOT)
+        phase, calls, completed, at_ns, line = _WORDS.unpack_from(self._map, rank * _SLOT)
         try:
             known = Phase(phase)
         except ValueError:  # the candidate can write here too; nothing but the hang report reads it
             known = Phase.idle
-        return Words(known, calls, completed, at_ns)
+        return Words(known, calls, completed, at_ns, line)
 
     def close(self) -> None:
         self._map.close()
@@ -63,7 +65,7 @@ class Progress:
 
     def __init__(self, board: ProgressBoard, rank: int) -> None:
         self._board, self._offset = board, rank * _SLOT
-        self.phase, self.calls, self.completed = Phase.idle, 0, 0
+        self.phase, self.calls, self.completed, self.line = Phase.idle, 0, 0, 0
 
     def enter(self, phase: Phase) -> Phase:
         """Change phase; returns the former one."""
@@ -80,4 +82,10 @@ class Progress:
 
     def touch(self) -> None:
         """Show that the rank is alive without a change of phase."""
-        _WORDS.pack_into(self._board._map, self._offset, self.phase, self.calls, self.completed, time.monotonic_ns())
+        words = (self.phase, self.calls, self.completed, time.monotonic_ns(), self.line)
+        _WORDS.pack_into(self._board._map, self._offset, *words)
+
+    def launch(self, line: int) -> None:
+        """A line of the candidate calls a function of a kit library."""
+        self.line = line
+        self.touch()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import compiler
 from harness.errors import SandboxError
 from harness.jail import Jail, prepare
 from harness.progress import Phase, ProgressBoard, Words
@@ -29,6 +30,8 @@ _LONGEST = 3.0
 """A request ends after this many times its deadline even if the progress words keep changing."""
 _LOG_BYTES = 16 << 20
 """A log or a file of stacks is cut off when it has become larger."""
+_COMPILER_S = 2.0
+"""After so long without progress, and as often, it is looked whether a rank has started a compiler: progress too."""
 _GRACE_S = 1.0
 """After one rank has failed, the others get this long to report their own error before they count as waiting."""
 
@@ -324,6 +327,7 @@ class RankSet:
         outcomes = [RankOutcome(rank) for rank in range(self.world_size)]
         started_ns = last_ns = time.monotonic_ns()
         failed_at: float | None = time.monotonic() if closed else None
+        looked, compiled = 0.0, False
         while pending:
             for fd in readable(list(pending), 0.05):
                 rank = pending[fd]
@@ -351,11 +355,19 @@ class RankSet:
             now = time.monotonic()
             words = [self._board.read(rank) for rank in pending.values()]
             last_ns = max([last_ns, started_ns, *(w.at_ns for w in words if w.at_ns <= time.monotonic_ns())])
-            limit = deadline_s if isinstance(deadline_s, (int, float)) else max(deadline_s(w.phase) for w in words)
+            phases = [w.phase for w in words]
+            limit = deadline_s if isinstance(deadline_s, (int, float)) else max(map(deadline_s, phases))
+            longest = _LONGEST * limit
+            if callable(deadline_s) and now > max(last_ns / 1e9, looked) + _COMPILER_S:
+                looked = now
+                if compiler.at_work(self.pids):  # started by something that no hook of ours has seen
+                    last_ns, compiled = time.monotonic_ns(), True
+            if compiled and callable(deadline_s):
+                longest = max(longest, deadline_s(Phase.building))
             if failed_at is not None and now > failed_at + _GRACE_S:
                 break
             # Words belong to the rank: one that keeps writing them would never be silent, so there is an end anyway.
-            if now > last_ns / 1e9 + limit or now > started_ns / 1e9 + _LONGEST * limit:
+            if now > last_ns / 1e9 + limit or now > started_ns / 1e9 + longest:
                 break
         if closed:
             statuses = self._nursery.exits(self.name, closed)

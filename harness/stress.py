@@ -83,8 +83,11 @@ def _burst(pair: Pair, number: int, count: int, ring: int, slots: int) -> list[d
         return {"seed": seed, "samples": 1, "sample": 0, "entry": first + call}
 
     def others(kept: int) -> list[Other]:
-        calls = range(keep[kept] - 1, max(keep[kept] - min(3, slots), -1), -1)
-        return [(f"the call {keep[kept] - call} before", item(call), None) for call in calls]
+        """A rank that is late may see what the next call has written already."""
+        at = keep[kept]
+        calls = range(at - 1, max(at - min(3, slots), -1), -1)
+        before: list[Other] = [(f"the call {at - call} before", item(call), None) for call in calls]
+        return [*before, ("the call after", item(at + 1), None)] if at + 1 < count else before
 
     pair.judge(
         replies, [item(call) for call in keep], trial=pair.request.trials, verdict=Verdict.race, others=others,

@@ -92,8 +92,8 @@ class Limits(Frozen):
     """Compilation, in the build stage or (for candidates that compile on their first call) in a rank."""
     load_s: float = 30.0
     """Importing the candidate, compilation not counted."""
-    first_call_s: float = 30.0
-    """The first call: lazy initialisation and symmetric-memory rendezvous included."""
+    first_call_s: float = 10.0
+    """The first call: lazy initialisation and symmetric-memory rendezvous included, compilation not counted."""
     call_s: float = 10.0
     """Any later call, and any block of timed calls beyond ten times its expected length."""
     start_s: float = 120.0

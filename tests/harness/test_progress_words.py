@@ -80,4 +80,4 @@ def test_a_forged_phase_reads_as_idle(board, tmp_path):
         file.seek(64)
         file.write(b"\xff" * 64)
     assert board.read(0).phase in Phase
-    assert board.read(1) == Words(Phase.idle, -1, -1, -1)
+    assert board.read(1) == Words(Phase.idle, -1, -1, -1, -1)
