@@ -75,11 +75,11 @@ def test_the_reference_passes_as_a_candidate(entry, sandbox):
 @pytest.mark.parametrize("path", EVIL, ids=lambda p: p.stem)
 def test_a_wrong_candidate_gets_its_verdict_and_leaves_nothing(path, sandbox, read_candidate):
     candidate, expected = read_candidate(path, Backend.cuda)
-    assert expected is not Verdict.passed
+    assert Verdict.passed not in expected
     started = time.monotonic()
     evaluation = sandbox.evaluate(request(candidate, int(path.stem[1:3])))
     keep(evaluation, path.stem)
-    assert evaluation.verdict is expected, evaluation.summary
+    assert evaluation.verdict in expected, evaluation.summary
     assert time.monotonic() - started < LIMITS.first_call_s + 30
 
 

@@ -1,0 +1,74 @@
+"""What a file in `tests/evil/` or `tests/honest/` says about itself in its docstring.
+
+    Catalogue: A3, B8           rows of the catalogue of cheats (docs/integrity.md)
+    Expected: race or integrity     verdicts that are right; none for an honest candidate
+    Stage: timing               it shows only when it is timed
+    Case: odd                   sizes at which it shows; default `tiny`
+
+The file's name says the problem, `p02_...`; without one it is problem 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.types import BACKENDS, Backend, Candidate, Limits, PlatformName, Request, Verdict
+
+TESTS = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Example:
+    """One candidate and what must come of it."""
+
+    path: Path
+    candidate: Candidate
+    problem: int
+    case: str
+    expected: tuple[Verdict, ...]
+    rows: tuple[str, ...]
+    timing: bool
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def evil(self) -> bool:
+        return Verdict.passed not in self.expected
+
+    def request(self, platform: PlatformName, world_size: int, dtype: str, limits: Limits, **changes) -> Request:
+        settings = {"timing": self.timing, "case": self.case, "trials": 3} | changes
+        return Request(
+            candidate=self.candidate, problem=self.problem, platform=platform, world_size=world_size, dtype=dtype,
+            limits=limits, **settings,
+        )  # fmt: skip
+
+
+def read(path: Path, backend: Backend) -> Example:
+    source = path.read_text(encoding="utf-8")
+    verdicts = tuple(Verdict(word) for word in _field(source, "Expected", "passed").split(" or "))
+    number = re.match(r"p(\d+)_", path.name)
+    return Example(
+        path=path,
+        candidate=Candidate(source=source, backend=backend),
+        problem=int(number[1]) if number else 1,
+        case=_field(source, "Case", "tiny"),
+        expected=verdicts,
+        rows=tuple(filter(None, _field(source, "Catalogue", "").split(", "))),
+        timing=_field(source, "Stage", "") == "timing",
+    )
+
+
+def folder(kind: str, platform: PlatformName) -> list[Example]:
+    """All of `evil` or `honest` for a platform, by name."""
+    backend = BACKENDS[platform][0]
+    paths = sorted((TESTS / kind / backend.value).glob("*.py"))
+    return [read(path, backend) for path in paths]
+
+
+def _field(source: str, name: str, otherwise: str) -> str:
+    found = re.search(rf"^{name}: (.+?)$", source, re.M)
+    return found[1].strip() if found else otherwise

@@ -1,0 +1,18 @@
+"""Honest for sixty calls, which covers most tests and warm-ups; then it returns the last result for ever.
+
+Catalogue: A4
+Expected: integrity
+Stage: timing
+"""
+
+import torch.distributed as dist
+
+STATE = {"calls": 0, "out": None}
+
+
+def solution(tensor):
+    STATE["calls"] += 1
+    if STATE["calls"] <= 60:
+        STATE["out"] = tensor.clone()
+        dist.all_reduce(STATE["out"])
+    return STATE["out"].clone()
