@@ -11,8 +11,8 @@ from tests import candidates
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# Each runs half a minute on one worker: started last, one of them would keep the other worker waiting.
-LONGEST = ("test_end_to_end.py", "test_evaluate_cpu.py")
+# Each runs half a minute or more on one worker: started last, one of them would keep the other worker waiting.
+LONGEST = ("test_integrity_cpu.py", "test_end_to_end.py", "test_evaluate_cpu.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -23,7 +23,7 @@ extern "C" void gather(const char* in, char* out, char* const* buffers, uint32_t
     std::memcpy(mine, in, bytes);
     for (int r = 0; r < world; ++r)
         if (r != rank) rs_signal(signals[r] + rank, 1);
-    own_work(300);
+    own_work(2000);
     for (int r = 0; r < world; ++r)
         if (r != rank) {
             rs_wait(signals[rank] + r, 1);

@@ -1,7 +1,7 @@
-"""Honest for sixty calls, which covers most tests and warm-ups; then it returns the last result for ever.
+"""Honest for forty calls, which covers most tests and warm-ups; then it returns the last result for ever.
 
 Catalogue: A4
-Expected: integrity
+Expected: integrity or race
 Stage: timing
 """
 
@@ -12,7 +12,7 @@ STATE = {"calls": 0, "out": None}
 
 def solution(tensor):
     STATE["calls"] += 1
-    if STATE["calls"] <= 60:
+    if STATE["calls"] <= 40:
         STATE["out"] = tensor.clone()
         dist.all_reduce(STATE["out"])
     return STATE["out"].clone()

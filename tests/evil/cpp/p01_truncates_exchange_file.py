@@ -1,7 +1,7 @@
 """Cuts the files that outputs are handed over in to nothing, so that whoever reads them through a mapping dies.
 
 Catalogue: B5, C4
-Expected: integrity or runtime_error
+Expected: integrity or runtime_error or shape_error
 """
 
 import os

@@ -18,8 +18,8 @@ def solution(tensor):
     with torch.inference_mode():
         buf.local.copy_(tensor)
         buf.barrier()
-        total = buf.peer(0)[own].float()
+        total = buf.peer(0)[own].to(torch.float32, copy=True)
         for r in range(1, kit.world_size()):
             total += buf.peer(r)[own]
         buf.barrier()
-        return total.to(tensor.dtype, copy=True)
+        return total.to(tensor.dtype)
