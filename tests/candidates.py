@@ -3,7 +3,7 @@
     Catalogue: A3, B8           rows of the catalogue of cheats (docs/integrity.md)
     Expected: race or integrity     verdicts that are right; none for an honest candidate
     Stage: timing               it shows only when it is timed
-    Case: odd                   sizes at which it shows; default `tiny`
+    Case: odd                   sizes at which it shows; default `tiny` on cpu, `pkb` on cuda
 
 The file's name says the problem, `p02_...`; without one it is problem 1.
 """
@@ -55,7 +55,7 @@ def read(path: Path, backend: Backend) -> Example:
         path=path,
         candidate=Candidate(source=source, backend=backend),
         problem=int(number[1]) if number else 1,
-        case=_field(source, "Case", "tiny"),
+        case=_field(source, "Case", "tiny" if backend is Backend.cpp else "pkb"),
         expected=verdicts,
         rows=tuple(filter(None, _field(source, "Catalogue", "").split(", "))),
         timing=_field(source, "Stage", "") == "timing",
