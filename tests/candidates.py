@@ -1,52 +1,74 @@
-"""Candidates kept as files, in tests/evil and tests/honest: what their docstrings say about them."""
+"""What a file in `tests/evil/` or `tests/honest/` says about itself in its docstring.
 
-import ast
+    Catalogue: A3, B8           rows of the catalogue of cheats (docs/integrity.md)
+    Expected: race or integrity     verdicts that are right; none for an honest candidate
+    Stage: timing               it shows only when it is timed
+    Case: odd                   sizes at which it shows; default `tiny` on cpu, `pkb` on cuda
+
+The file's name says the problem, `p02_...`; without one it is problem 1.
+"""
+
+from __future__ import annotations
+
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from harness.types import Stage, Verdict
+from harness.types import BACKENDS, Backend, Candidate, Limits, PlatformName, Request, Verdict
+
+TESTS = Path(__file__).resolve().parent
 
 
-class Written(NamedTuple):
-    """A candidate's text and what its author expects of it."""
+@dataclass(frozen=True)
+class Example:
+    """One candidate and what must come of it."""
 
-    source: str
+    path: Path
+    candidate: Candidate
+    problem: int
+    case: str
+    expected: tuple[Verdict, ...]
     rows: tuple[str, ...]
-    """Rows of the catalogue of cheats, such as `A3`."""
-    expected: frozenset[Verdict]
-    """Any of these is right; `passed` alone for an honest one."""
-    stage: Stage | None
-    """The stage without which it cannot be found out: `timing`, or None."""
+    timing: bool
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def evil(self) -> bool:
+        return Verdict.passed not in self.expected
+
+    def request(self, platform: PlatformName, world_size: int, dtype: str, limits: Limits, **changes) -> Request:
+        settings = {"timing": self.timing, "case": self.case, "trials": 3} | changes
+        return Request(
+            candidate=self.candidate, problem=self.problem, platform=platform, world_size=world_size, dtype=dtype,
+            limits=limits, **settings,
+        )  # fmt: skip
 
 
-def load(path: Path) -> Written:
-    """Reads `Catalogue: A3, B8`, `Expected: race or integrity`, `Stage: timing` from the docstring; all may be absent.
-
-    Raises ValueError for a verdict or stage that does not exist, and for an evil candidate without `Expected`."""
+def read(path: Path, backend: Backend) -> Example:
     source = path.read_text(encoding="utf-8")
-    said = _docstring(source)
-    rows = re.findall(r"\b[A-D]\d+\b", _line(said, "Catalogue"))
-    expected = frozenset(Verdict(word) for word in re.split(r"\s+or\s+|,\s*", _line(said, "Expected")) if word)
-    if "evil" in path.parts and (not expected or Verdict.passed in expected):
-        raise ValueError(f"{path.name}: its docstring must say which verdict it is to get")
-    stage = _line(said, "Stage")
-    return Written(source, tuple(rows), expected or frozenset({Verdict.passed}), Stage(stage) if stage else None)
+    verdicts = tuple(Verdict(word) for word in _field(source, "Expected", "passed").split(" or "))
+    number = re.match(r"p(\d+)_", path.name)
+    return Example(
+        path=path,
+        candidate=Candidate(source=source, backend=backend),
+        problem=int(number[1]) if number else 1,
+        case=_field(source, "Case", "tiny" if backend is Backend.cpp else "pkb"),
+        expected=verdicts,
+        rows=tuple(re.findall(r"\b[A-D]\d+\b", _field(source, "Catalogue", ""))),
+        timing=_field(source, "Stage", "") == "timing",
+    )
 
 
-def problem(path: Path) -> int:
-    """The problem that a file is for: `p13_...` is for 13, and a file without such a prefix for 1."""
-    match = re.match(r"p(\d\d)_", path.name)
-    return int(match[1]) if match else 1
+def folder(kind: str, platform: PlatformName) -> list[Example]:
+    """All of `evil` or `honest` for a platform, by name."""
+    backend = BACKENDS[platform][0]
+    paths = sorted((TESTS / kind / backend.value).glob("*.py"))
+    return [read(path, backend) for path in paths]
 
 
-def _docstring(source: str) -> str:
-    try:
-        return ast.get_docstring(ast.parse(source)) or ""
-    except SyntaxError:  # some candidates are not Python
-        return source
-
-
-def _line(text: str, name: str) -> str:
-    match = re.search(rf"^{name}:[ \t]*(.*?)[ \t]*$", text, re.M)
-    return match[1] if match else ""
+def _field(source: str, name: str, otherwise: str) -> str:
+    found = re.search(rf"^{name}: (.+?)$", source, re.M)
+    return found[1].strip() if found else otherwise

@@ -1,18 +1,18 @@
 """Marks: GPU tests are skipped where there are no GPUs; `scripts/gpu_check` runs them on a GPU machine."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from harness import lease, machine
 from harness.types import Backend, Candidate, Verdict
+from tests import candidates
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# Each runs half a minute on one worker: started last, one of them would keep the other worker waiting.
-LONGEST = ("test_end_to_end.py", "test_evaluate_cpu.py")
+# Each runs half a minute or more on one worker: started last, one of them would keep the other worker waiting.
+LONGEST = ("test_integrity_cpu.py", "test_end_to_end.py", "test_evaluate_cpu.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -34,12 +34,11 @@ def own_leases(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def read_candidate():
-    """`read_candidate(path, backend)` -> (Candidate, Verdict it must get)."""
+    """`read_candidate(path, backend)` -> (Candidate, the verdicts that are right for it)."""
 
-    def read(path: Path, backend: Backend) -> tuple[Candidate, Verdict]:
-        source = path.read_text()
-        expected = re.search(r"^Expected: (\w+)", source, re.M)
-        return Candidate(source=source, backend=backend), Verdict(expected[1]) if expected else Verdict.passed
+    def read(path: Path, backend: Backend) -> tuple[Candidate, tuple[Verdict, ...]]:
+        example = candidates.read(path, backend)
+        return example.candidate, example.expected
 
     return read
 

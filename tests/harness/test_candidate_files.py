@@ -1,41 +1,39 @@
-"""The candidates for cuda say what they are for, and of what the catalogue has, none is missing."""
+"""The candidates say what they are for, and of what the catalogue has, none is missing on either platform."""
 
-from pathlib import Path
-
-import pytest
-
-from harness.types import Verdict
+from harness.types import Backend, Verdict
 from problems import catalogue
 from tests import candidates
 
-TESTS = Path(__file__).resolve().parent.parent
-EVIL = sorted((TESTS / "evil" / "cuda").glob("*.py"))
-HONEST = sorted((TESTS / "honest" / "cuda").glob("*.py"))
-# C2 and C3, reading and ending other processes, are the same on both platforms and are tried on cpu; C7 is about files.
-# B6 is what forged clocks come to, D9 the harness's own duty, D10 legal.
-ELSEWHERE = {"B6", "C2", "C3", "C7", "D9", "D10"}
+EVERY = {f"{letter}{i}" for letter, last in {"A": 11, "B": 9, "C": 7, "D": 12}.items() for i in range(1, last + 1)}
+# B8 is about CUDA graphs, C6 a flag, D10 legal.
+NOT_ON_CPU = {"B8", "C6", "D10"}
+# C2, C3 and C7, about other processes and files, are the same on both platforms and are tried on cpu. B6 is what forged
+# clocks come to, D9 the harness's own duty.
+NOT_ON_CUDA = {"B6", "C2", "C3", "C7", "D9", "D10"}
+
+
+def rows(platform):
+    return {row for example in candidates.folder("evil", platform) for row in example.rows}
 
 
 def test_every_row_has_a_candidate():
-    rows = {row for path in EVIL for row in candidates.load(path).rows}
-    every = {f"{letter}{i}" for letter, last in {"A": 11, "B": 9, "C": 7, "D": 12}.items() for i in range(1, last + 1)}
-    assert rows == every - ELSEWHERE
+    assert rows("cpu") == EVERY - NOT_ON_CPU
+    assert rows("cuda") == EVERY - NOT_ON_CUDA
 
 
 def test_verdicts_and_problems_are_known():
     numbers = {entry.number for entry in catalogue.entries()}
-    assert {candidates.problem(path) for path in EVIL + HONEST} <= numbers
-    assert all(candidates.load(path).expected == {Verdict.passed} for path in HONEST)
+    for platform in ("cpu", "cuda"):
+        evil, honest = (candidates.folder(kind, platform) for kind in ("evil", "honest"))
+        assert len(evil) >= 40 and len(honest) >= 15
+        assert {example.problem for example in evil + honest} <= numbers
+        assert all(example.evil for example in evil)
+        assert all(example.expected == (Verdict.passed,) for example in honest)
 
 
 def test_a_docstring_is_read(tmp_path):
-    folder = tmp_path / "evil"
-    folder.mkdir()
-    path = folder / "p02_x.py"
+    path = tmp_path / "p02_x.py"
     path.write_text('"""Late.\n\nCatalogue: A3, B8\nExpected: race or integrity\nStage: timing\n"""\n')
-    assert candidates.load(path)[1:] == (("A3", "B8"), {Verdict.race, Verdict.integrity}, "timing")
-    assert candidates.problem(path) == 2
-    for wrong in ("", "Expected: passed", "Expected: slow"):
-        path.write_text(f'"""Late.\n\n{wrong}\n"""\n')
-        with pytest.raises(ValueError):
-            candidates.load(path)
+    example = candidates.read(path, Backend.cuda)
+    assert (example.problem, example.case, example.timing) == (2, "pkb", True)
+    assert example.rows == ("A3", "B8") and example.expected == (Verdict.race, Verdict.integrity) and example.evil

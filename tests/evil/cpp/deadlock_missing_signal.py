@@ -1,5 +1,6 @@
 """Rank 1 never signals; all others spin in C++ until it does.
 
+Catalogue: D7
 Expected: deadlock
 """
 

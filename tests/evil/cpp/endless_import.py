@@ -1,5 +1,6 @@
 """Never gets past its own import.
 
+Catalogue: C4
 Expected: timeout
 """
 

@@ -1,5 +1,6 @@
 """Loops by itself: busy for ever, waits for nobody.
 
+Catalogue: C4
 Expected: timeout
 """
 

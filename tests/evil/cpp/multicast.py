@@ -1,5 +1,6 @@
 """Names a function of NVLink multicast: refused from its text alone, before anything of it runs.
 
+Catalogue: D12
 Expected: policy
 """
 

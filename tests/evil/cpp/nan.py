@@ -1,5 +1,6 @@
 """One element is NaN.
 
+Catalogue: A10
 Expected: wrong_values
 """
 

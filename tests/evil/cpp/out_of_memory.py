@@ -1,5 +1,6 @@
 """Asks for 2**50 bytes.
 
+Catalogue: C4
 Expected: out_of_memory
 """
 

@@ -1,5 +1,6 @@
 """Reads address 8: the process dies by SIGSEGV.
 
+Catalogue: C5
 Expected: runtime_error
 """
 

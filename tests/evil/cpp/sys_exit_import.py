@@ -1,5 +1,6 @@
 """Ends the process while it is imported, with the exit code of success.
 
+Catalogue: B5
 Expected: runtime_error
 """
 

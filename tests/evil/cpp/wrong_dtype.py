@@ -1,5 +1,6 @@
 """The right numbers in another dtype.
 
+Catalogue: A8
 Expected: shape_error
 """
 

@@ -1,5 +1,6 @@
 """Right on every rank but rank 1.
 
+Catalogue: D3
 Expected: wrong_values
 """
 

@@ -1,5 +1,6 @@
 """Returns a copy of its own input: no communication.
 
+Catalogue: D3
 Expected: wrong_values
 """
 
