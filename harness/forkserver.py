@@ -122,6 +122,8 @@ class ForkServer:
                 _exit(0)
         report.done_writing()
         told = report.read()
+        if not told:
+            os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         holder.init = told.get("init")
         if "pids" not in told:

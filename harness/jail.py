@@ -45,7 +45,7 @@ USER_NAMESPACE = "user namespace"
 NO_JAIL = "no jail"
 
 _TMP_SHARE, _SHM_SHARE = 8, 2
-"""The jail's /tmp and /dev/shm hold at most this fraction of the machine's memory."""
+"""The jail's /tmp and /dev/shm hold at most one part in so many of the machine's memory."""
 _TRIAL_S = 30.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -164,21 +164,27 @@ def _without_namespaces(reason: str) -> Jail:
 
 def _trial(jail: Jail) -> dict[str, str]:
     """Put a process into a jail and have it look around. What failed -> why: `namespaces` or one of the drops."""
-    with tempfile.TemporaryDirectory(prefix=f"ringsmith-{os.getpid()}-", dir="/dev/shm") as folder:
-        prepare(Path(folder))
-        os.chmod(folder, 0o755)
-        settings = {"jail": jail.settings(Path(folder), devices=False), "readable": _must_be_readable()}
-        # A process of its own: to join a namespace of users it must have no threads.
-        command = [sys.executable, "-I", "-S", jail_process.__file__]
-        try:
+    said = ""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"ringsmith-{os.getpid()}-", dir="/dev/shm") as folder:
+            prepare(Path(folder))
+            os.chmod(folder, 0o755)
+            settings = {"jail": jail.settings(Path(folder), devices=False), "readable": _must_be_readable()}
+            # A process of its own: to join a namespace of users it must have no threads.
             done = subprocess.run(
-                command, input=json.dumps(settings), capture_output=True, text=True, timeout=_TRIAL_S, env={}
+                [sys.executable, "-I", "-S", jail_process.__file__],
+                input=json.dumps(settings),
+                capture_output=True,
+                text=True,
+                timeout=_TRIAL_S,
+                env={name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
             )
+            said = done.stderr.strip()[-300:]
             return {str(name): str(why) for name, why in json.loads(done.stdout.splitlines()[-1]).items()}
-        except subprocess.TimeoutExpired:
-            return {"namespaces": "the trial took too long"}
-        except (OSError, ValueError, IndexError, AttributeError):
-            return {"namespaces": f"the trial failed: {done.stderr.strip()[-300:]}"}
+    except subprocess.TimeoutExpired:
+        return {"namespaces": "the trial took too long"}
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        return {"namespaces": f"the trial failed: {said or error}"}
 
 
 def _must_be_readable() -> list[str]:

@@ -285,7 +285,10 @@ def _try(settings: dict[str, Any]) -> dict[str, str]:
         if holder is not None:
             rest = [name for name in jail["drops"] if name not in failed]
             if why := _in_child(lambda: _look_around(jail["namespaces"], outside, rest, settings["readable"])):
-                return {"namespaces": why}
+                rest = [name for name in rest if name != "uid"]
+                if _in_child(lambda: _look_around(jail["namespaces"], outside, rest, settings["readable"])):
+                    return {"namespaces": why}
+                failed["uid"] = why  # an interpreter that only its owner may read
         elif "uid" in jail["drops"] and "uid" not in failed:
             why = _in_child(lambda: _look_around([], {}, ["uid"], settings["readable"]))
             failed |= {"uid": why} if why else {}

@@ -32,7 +32,7 @@ def text(path):
     except OSError as error:
         return type(error).__name__
 def writable(path):
-    path = pathlib.Path(path) / "mine"
+    path = pathlib.Path(path) / f"mine.{os.getpid()}"  # both ranks try
     try:
         path.write_text("x")
         path.unlink()

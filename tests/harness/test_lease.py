@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from harness import lease
+from harness import lease, machine
 from harness.errors import HarnessError
 from harness.lease import BusyError, Lease, free_devices
+from harness.processes import Processes
+from harness.ranks import Outcome, RankOutcome
+from harness.types import Limits
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import os, pathlib, sys, time
-from harness import lease
+from harness import lease, machine
 lease.FOLDER = pathlib.Path(os.environ["LEASE_FOLDER"])
 with lease.Lease("cuda", [int(d) for d in sys.argv[1].split(",")]).hold(float(sys.argv[2])):
     print("held", flush=True)
@@ -164,6 +167,107 @@ def test_who_waits_comes_before_who_lets_go_and_asks_again():
     waiter.join()
     with batch.hold(wait_s=0):
         pass
+
+
+def test_a_device_in_quarantine_is_not_free_until_that_is_lifted():
+    lease.quarantine("cuda", [1, 3], "copies between devices arrive wrong")
+    assert free_devices("cuda", range(4)) == [0, 2] and free_devices("cpu", range(4)) == [0, 1, 2, 3]
+    entries = lease.quarantined()
+    assert [(entry.kind, entry.device) for entry in entries] == [("cuda", 1), ("cuda", 3)]
+    assert entries[0].reason == "copies between devices arrive wrong" and abs(entries[0].at - time.time()) < 60
+    assert lease.lift() == entries and lease.quarantined() == [] and free_devices("cuda", range(4)) == [0, 1, 2, 3]
+
+
+def test_a_damaged_entry_still_keeps_its_device_out(own_folder):
+    own_folder.mkdir()
+    (own_folder / "cuda-2.quarantine").write_text("{")
+    assert free_devices("cuda", range(3)) == [0, 1]
+    assert "cannot be read" in lease.quarantined()[0].reason
+    lease.lift()
+    assert free_devices("cuda", range(3)) == [0, 1, 2]
+
+
+GPU = machine.Gpu(
+    index=0, name="H200", uuid="GPU-0", memory_bytes=2**37, memory_used_bytes=0, compute_capability=(9, 0),
+    driver="580", nvlinks=18, nvlink_mb_per_s=None,
+)  # fmt: skip
+
+
+class Ranks:
+    """Stands for reference ranks: probes fail or not."""
+
+    def __init__(self, well: bool) -> None:
+        self.waiting, self.well, self.killed = True, well, False
+
+    def ask(self, *_: object, **__: object) -> Outcome:
+        return self.wait(0)
+
+    def wait(self, deadline_s: float) -> Outcome:
+        self.waiting = False
+        return Outcome(
+            [RankOutcome(0, reply={"seconds": 0.0} if self.well else None, exit="" if self.well else "SIGBUS")]
+        )
+
+    def log(self, rank: int) -> str:
+        return ""
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def node(monkeypatch):
+    """`Processes` of two ranks on four GPUs; `comes` is what fresh reference ranks will be like, `memory` what nobody
+    has on each leased GPU."""
+    processes = Processes("cuda", 2, Limits(), "none")
+    processes.world_size = 2
+    facts = {"comes": [True], "memory": [0, 0]}
+    monkeypatch.setattr(machine, "gpus", lambda: tuple(GPU.model_copy(update={"index": index}) for index in range(4)))
+    monkeypatch.setattr(machine, "unowned_bytes", lambda devices: list(facts["memory"]))
+    monkeypatch.setattr("harness.processes._MEMORY_S", 0.1)
+    monkeypatch.setattr(processes, "_begin", lambda role, locks=(): Ranks(facts["comes"].pop(0)))
+    assert processes.lease().devices == (0, 1)
+    processes.reference()
+    return processes, facts
+
+
+def test_devices_where_fresh_ranks_fail_as_well_are_quarantined(node):
+    processes, facts = node
+    broken = processes._reference
+    broken.well, facts["comes"] = False, [False]
+    processes.refill(())
+    assert broken.killed and [entry.device for entry in lease.quarantined()] == [0, 1]
+    assert "fresh ranks do not come up" in lease.quarantined()[0].reason
+    assert processes.lease().devices == (2, 3), "the session goes on with others"
+    lease.quarantine("cuda", [3], "for the test")
+    processes._lease = None
+    with pytest.raises(
+        HarnessError, match=r"1 GPUs can be used, 2 are needed; in quarantine: GPU 0: .*lift-quarantine"
+    ):
+        processes.lease()
+
+
+def test_devices_that_are_well_with_fresh_ranks_are_not(node):
+    processes, facts = node
+    processes._reference.well, facts["comes"] = False, [True]
+    processes.refill(())
+    assert lease.quarantined() == [] and processes._reference.well and processes.lease().devices == (0, 1)
+
+
+def test_ranks_that_never_came_up_say_nothing_about_devices(node):
+    processes, facts = node
+    processes._reference, processes._worked, facts["comes"] = None, False, [False]
+    with pytest.raises(HarnessError):
+        processes.reference()
+    assert lease.quarantined() == []
+
+
+@pytest.mark.parametrize(("kept", "out"), [([0, 60 << 20], []), ([0, 70 << 20], [0, 1]), (None, [])])
+def test_memory_that_belongs_to_nobody_is_a_reason(node, monkeypatch, kept, out):
+    processes, _ = node
+    monkeypatch.setattr(machine, "unowned_bytes", lambda devices: kept)
+    processes.refill(())
+    assert [entry.device for entry in lease.quarantined()] == out
 
 
 def _locked_files() -> str:

@@ -91,7 +91,9 @@ def _kill(draw: random.Random, killed: dict[str, int]) -> None:
 
 
 def _role(pid: int) -> str:
-    """From the log that a rank writes to: `reference`, `candidate`, `build`; else the program's name."""
+    """From the log that a rank writes to: `reference`, `candidate`, `build`; else `jail` or `fork server`."""
     log = os.readlink(f"/proc/{pid}/fd/1")
+    if log.startswith("pipe:"):
+        return "jail"
     folder = Path(log).parent.name
     return folder.partition("-")[0] if "-" in folder and not folder.startswith("ringsmith") else "fork server"

@@ -1,6 +1,9 @@
 """Traces of all ranks in one file."""
 
 import json
+import os
+
+import pytest
 
 from harness.traces import merge_traces
 
@@ -40,3 +43,14 @@ def test_tracks_and_flows_of_ranks_stay_apart(tmp_path):
 def test_ranks_without_events(tmp_path):
     parts = [part(tmp_path / "a.json", []), part(tmp_path / "b.json", [{"ph": "X", "name": "k", "pid": 1}])]
     assert [e["name"] for e in json.loads(merge_traces(parts))["traceEvents"]] == ["k"]
+
+
+def test_only_regular_files_are_traces(tmp_path):
+    target, link, pipe = tmp_path / "secret.json", tmp_path / "link.json", tmp_path / "pipe.json"
+    target.write_text('{"traceEvents": []}')
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    assert merge_traces([target])
+    for part in (link, pipe, tmp_path):
+        with pytest.raises((OSError, ValueError)):
+            merge_traces([part])

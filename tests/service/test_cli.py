@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from harness import jail, machine
+from harness import jail, lease, machine
 from harness.errors import HarnessError
 from harness.machine import PROVIDER_KEYS
 from harness.types import Backend, Candidate, Limits, Stage, Verdict
@@ -338,3 +338,10 @@ def test_a_jail_that_cannot_be_strict_is_an_infrastructure_error(ringsmith, cand
     monkeypatch.setattr(jail, "tried", lambda: lame)
     answer = ringsmith("eval", candidate, "--problem", "1", "--platform", "cpu", "--isolation", "strict")
     assert answer.code == 3 and "no own network (not permitted)" in answer.err and not answer.out
+
+
+def test_quarantine_is_listed_and_lifted(ringsmith) -> None:
+    lease.quarantine("cuda", [7], "does not answer")
+    assert "quarantine cuda 7" in ringsmith("doctor").out
+    assert "cuda 7 may be used again: does not answer" in ringsmith("doctor", "--lift-quarantine").out
+    assert "no device is in quarantine" in ringsmith("doctor", "--lift-quarantine").out and not lease.quarantined()

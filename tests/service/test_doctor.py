@@ -3,6 +3,7 @@
 import pytest
 
 from harness.jail import LAYERS
+from harness.lease import Quarantined
 from harness.machine import Cpu, Gpu, GpuScan, Isolation, Machine, Program, Toolchain
 from service.doctor import Mark, diagnose
 
@@ -96,3 +97,18 @@ def test_a_bare_machine_is_told_everything_at_once() -> None:
 )
 def test_each_lack_is_marked(change: dict, what: str, mark: Mark) -> None:
     assert marks(NODE.model_copy(update=change))[what] is mark
+
+
+def test_what_a_jail_lacks_is_said_with_its_reason() -> None:
+    lame = Isolation(tools=(), root=True, layers=LAYERS[:3], lacking={"own network": "not\npermitted"})
+    (finding,) = [f for f in diagnose(NODE.model_copy(update={"isolation": lame})).findings if f.what == "isolation"]
+    assert "no own network: not" in finding.detail and "\n" not in finding.detail and "bubblewrap" in finding.remedy
+
+
+def test_devices_in_quarantine_are_listed() -> None:
+    entry = Quarantined(kind="cuda", device=2, reason="copies arrive wrong", at=0.0)
+    (finding,) = [
+        f for f in diagnose(NODE.model_copy(update={"quarantined": (entry,)})).findings if f.mark is Mark.warning
+    ]
+    assert finding.what == "quarantine cuda 2" and "copies arrive wrong" in finding.detail
+    assert "--lift-quarantine" in finding.remedy
