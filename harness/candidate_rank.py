@@ -44,7 +44,7 @@ class CandidateRank:
         self._solution: Any = None
         self._last: Any = None
         self._last_copy: Any = None
-        self._audits: list[dict[str, Any]] = []
+        self._audits: dict[tuple[int, int], Any] = {}
         self._shelf = Shelf()
         self._poison_bytes = 0
         self.handlers: dict[str, Handler] = {
@@ -95,15 +95,15 @@ class CandidateRank:
         return {}
 
     def _call(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One call, drained, its output handed over: of a slot, or (`seed`) of the ring's first entry after one change
-        of its contents."""
+        """One call, drained, its output handed over: of a slot, or (`seed`) of the ring's first entry with the
+        contents of `sample`."""
         state, progress = self._state, self._state.progress
         if message.get("seed") is None:
             arguments = self._slots[message["slot"]]
             private = ring.clone(arguments)
         else:
             state.ring.draw(message["seed"], 1)
-            state.ring.change(0)
+            state.ring.change(message["sample"])
             arguments, private = state.ring[0], None
         self._poison()
         kit._bound().tracing = True
@@ -189,7 +189,7 @@ class CandidateRank:
 
         def take(call: int, output: Any) -> None:
             if (copy := self._shelf.copy(output)) is not None:
-                self._audits.append({"block": block, "call": call, "output": copy})
+                self._audits[block, call] = copy
 
         kit._bound().tracing = False
         progress.enter(Phase.calling)
@@ -199,11 +199,10 @@ class CandidateRank:
         return {**reply, "tripped": self._tripwire.tripped()}
 
     def _hand_over(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The outputs `take` (numbers in the order in which they were taken) or, without, which there are."""
+        """The outputs `take`, each [block, call], or, without, which there are and of how many bytes."""
         if "take" not in message:
-            sizes = [sum(t.nbytes for t in ring.tensors(audit["output"])) for audit in self._audits]
-            return {"there": [[a["block"], a["call"], size] for a, size in zip(self._audits, sizes, strict=True)]}
-        outputs = [self._audits[i]["output"] for i in message["take"]]
+            return {"there": [[*key, sum(t.nbytes for t in ring.tensors(out))] for key, out in self._audits.items()]}
+        outputs = [self._audits[block, call] for block, call in message["take"]]
         if message["done"]:
             self._audits.clear()
             self._shelf.clear()

@@ -46,20 +46,23 @@ def judge_failure(
         named = first.error["line"] and "BuildError" not in first.error["bases"]
         line = f" (line {first.error['line']})" if named else ""
         return classify_error(first.error), f"{who}: {_error_line(first.error)}{line}", reports
+    if kind == "garbled":
+        return Verdict.integrity, f"{who}: what came is no answer to the request, forged or written over", reports
     if kind == "exit":
         return Verdict.runtime_error, f"{who} ended the process while {_doing(first)}: {first.exit}", reports
     return (*_judge_silence(ranks, guilty, stage), reports)
 
 
 def _guilty(ranks: list[RankOutcome]) -> tuple[str, list[RankOutcome]]:
-    """`error`, `exit` or `silent`, and the ranks it is true of. An error says more than a death and a death more than
-    silence, which is usually its consequence; but an error about a lost connection is itself the consequence of a
-    death."""
+    """`garbled`, `error`, `exit` or `silent`, and the ranks it is true of. An error says more than a death and a death
+    more than silence, which is usually its consequence; but an error about a lost connection is itself the consequence
+    of a death."""
     lost = [r for r in ranks if r.error is not None and _lost_peer(r.error)]
     own = [r for r in ranks if r.error is not None and r not in lost]
     dead = [r for r in ranks if r.exit]
     silent = [r for r in ranks if r.silent]
-    for kind, guilty in (("error", own), ("exit", dead), ("error", lost), ("silent", silent)):
+    garbled = [r for r in ranks if r.garbled]
+    for kind, guilty in (("garbled", garbled), ("error", own), ("exit", dead), ("error", lost), ("silent", silent)):
         if guilty:
             return kind, guilty
     raise AssertionError("judge_failure was called on a success")

@@ -53,9 +53,10 @@ def _watched() -> Iterator[tuple[str, Any]]:
     for name in _MODULES:
         module = sys.modules.get(f"harness.{name}")
         for key, value in _vars(module).items() if module else ():
-            if isinstance(value, types.FunctionType) and value.__module__ == f"harness.{name}":
-                yield f"harness.{name}.{key}", value
-            elif isinstance(value, _type) and value.__module__ == f"harness.{name}":
+            if not callable(value):
+                continue
+            yield f"harness.{name}.{key}", value
+            if isinstance(value, _type) and value.__module__ == f"harness.{name}":
                 for method, function in _vars(value).items():
                     if isinstance(function, types.FunctionType):
                         yield f"harness.{name}.{key}.{method}", function

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -230,6 +230,8 @@ class RankOutcome:
     """type, bases, message, line, stack: as the rank reported."""
     exit: str = ""
     """`exit 1`, `SIGSEGV`: the process ended."""
+    garbled: bool = False
+    """It sent what is no answer to the request."""
     silent: bool = False
     """No answer at the deadline."""
     words: Words | None = None
@@ -338,7 +340,12 @@ class RankSet:
                         raise GarbledError("a reply to another request")
                 except TimeoutError:
                     continue
-                except (ChannelClosedError, GarbledError):
+                except GarbledError:
+                    outcome.garbled = True
+                    failed_at = failed_at or time.monotonic()
+                    del pending[fd]
+                    continue
+                except ChannelClosedError:
                     closed.append(rank)
                     failed_at = failed_at or time.monotonic()
                     del pending[fd]
@@ -412,6 +419,26 @@ class RankSet:
             file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
             return file.read(limit).decode(errors="replace")
 
+    def cpu_s(self) -> float:
+        """Processor time that the ranks have used so far, all their threads together."""
+        return sum(map(_cpu_s, self.pids))
+
+    def started_cpu_s(self) -> float:
+        """The same of living processes that the ranks have started: all others in their jail, or, without one, their
+        descendants."""
+        ours, theirs = _pid_namespace(os.getpid()), _pid_namespace(self.pids[0])
+        parents, found = {}, []
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                    parents[int(entry.name)] = int(fields[1])
+                    if theirs != ours and _pid_namespace(int(entry.name)) == theirs:
+                        found.append(int(entry.name))
+        if theirs == ours:
+            found = [pid for pid in parents if any(p in self.pids for p in _ancestors(pid, parents))]
+        return sum(_cpu_s(pid) for pid in found if pid not in self.pids)
+
     def forget(self) -> None:
         """Let go of the ranks: with their channels closed they leave by themselves, at the latest with the nursery."""
         self.alive = False
@@ -427,6 +454,25 @@ class RankSet:
         self.forget()
         self._nursery.kill(self.name)
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of a process, as clock_getcpuclockid makes it
+    except OSError:  # it has ended
+        return 0.0
+
+
+def _pid_namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while (pid := parents.get(pid, 0)) > 1:
+        yield pid
 
 
 def parse_stack(text: str) -> tuple[Frame, ...]:

@@ -251,6 +251,7 @@ class Run:
         except platforms.NotCapturableError as reason:
             note = str(reason)
         seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
+        timed.look_for_work_beside()
         self._end_candidate(pair)
         timings = {}
         for mode, one in found.items():

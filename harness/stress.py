@@ -54,7 +54,9 @@ def in_place(pair: Pair, slot: int, trial: int) -> None:
 def sparse(pair: Pair) -> None:
     """A few elements changed where they are: a fingerprint of some elements stays."""
     item = {"seed": secrets.randbits(60), "samples": 1, "sample": 0, "entry": 0}
-    replies = pair.ask("call", {"seed": item["seed"]}, pair.call_deadline(pair.limits.call_s))
+    deadline = pair.call_deadline(pair.limits.call_s)
+    pair.ask("call", {"seed": item["seed"], "sample": -1}, deadline)  # as they were given: nothing to judge yet
+    replies = pair.ask("call", {"seed": item["seed"], "sample": 0}, deadline)
     pair.judge(
         replies, [item], one=True, trial=pair.request.trials, verdict=Verdict.wrong_values,
         others=[

@@ -25,6 +25,8 @@ AUDITED = 0.3
 """Share of samples of which one output is kept for judgement."""
 _AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.15, 8, 8, 64 << 20
 """Kept outputs are compared for this long; at least so many, and so many or so much of a block."""
+_IDLE_SHARE, _IDLE_S = 0.25, 0.1
+"""What a rank may use of a core, and all together of seconds, while the reference is timed."""
 _OUTSIDE_US, _ROUNDS = 12000.0, 2
 """By how much a block with repeated calls is to be longer than one without, seen from outside; and how often."""
 _random = random.SystemRandom()
@@ -41,15 +43,23 @@ class Timed:
         self.audited = {"eager": 0, "device": 0}
         """Timed outputs that have been compared in full, by mode."""
 
+        self._began = time.monotonic()
+        self._reference_s = self._idle_cpu_s = 0.0
+        """How long the reference was timed while the candidate was to wait, and what it used of the processors."""
+
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def reference(self, mode: str) -> measure.TimeBlock:
         def time_block(plan: Plan) -> Block:
             plan = replace(_audits(plan, mode), communicator=next(self._next_communicator))
-            ranks = self._pair.reference
+            ranks, idle = self._pair.reference, self._pair.candidate
+            began, used = time.monotonic(), idle.cpu_s() if idle.alive else 0.0
             ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
             reading = self._pair.box.read_clocks()
             replies = self._pair.expect(ranks.wait(120), "timing the reference")
+            if idle.alive:
+                self._reference_s += time.monotonic() - began
+                self._idle_cpu_s += idle.cpu_s() - used
             times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
             return Block([_counted(t, plan) for t in times], [_counted(h, plan) for h in host], reading)
 
@@ -90,18 +100,17 @@ class Timed:
         """Compare outputs of timed calls in full, as many as there is time for. Raises FailedError."""
         pair = self._pair
         replies = pair.ask("audits", {}, pair.limits.call_s)
-        there = replies[0].get("there")
-        if any(reply.get("there") != there for reply in replies) or not isinstance(there, list):
-            raise FailedError(Verdict.integrity, "the ranks disagree about which outputs they have kept")
-        kept = [self._known(entry) for entry in there]
+        # Ranks whose outputs are larger have room for fewer of them.
+        each = [self._known(reply.get("there")) for reply in replies]
+        kept = {key: max(rank[key] for rank in each) for key in each[0] if all(key in rank for rank in each)}
         began, done = time.monotonic(), 0
         # Block by block, and in the order in which they were made: the reference goes through the same changes.
-        blocks = sorted({block for block, _, _ in kept}, key=lambda _: _random.random())
+        blocks = sorted({block for block, _ in kept}, key=lambda _: _random.random())
         for block in blocks:
-            numbers = [i for i, entry in enumerate(kept) if entry[0] == block]
-            count = min(len(numbers), max(1, min(_BATCH, _BATCH_BYTES // max(1, kept[numbers[0]][2]))))
-            batch = sorted(_random.sample(numbers, count))
-            self._judge([kept[i][:2] for i in batch], batch)
+            calls = sorted(call for at, call in kept if at == block)
+            count = min(len(calls), max(1, min(_BATCH, _BATCH_BYTES // max(1, kept[block, calls[0]]))))
+            batch = sorted(_random.sample(calls, count))
+            self._judge(block, batch)
             done += len(batch)
             self.audited[self._blocks[block][0]] += len(batch)
             if done >= _MIN_AUDITS and time.monotonic() > began + _AUDITS_S:
@@ -109,23 +118,23 @@ class Timed:
         pair.ask("audits", {"take": [], "done": True}, pair.limits.call_s)
         self._blocks.clear()
 
-    def _known(self, entry: Any) -> tuple[int, int, int]:
-        """(block, call, bytes) of an output that is said to be kept. Raises FailedError if nobody asked for it."""
-        good = isinstance(entry, list) and len(entry) == 3 and all(isinstance(v, int) and v >= 0 for v in entry)
-        if (
-            not good
-            or entry[0] >= len(self._blocks)
-            or entry[1] not in [c for _, c in self._blocks[entry[0]][1].audits]
-        ):
+    def _known(self, there: Any) -> dict[tuple[int, int], int]:
+        """Bytes of the outputs that a rank says it has kept, by (block, call). Raises FailedError if it cannot be."""
+        asked = {(block, call) for block, (_, plan) in enumerate(self._blocks) for _, call in plan.audits}
+        good = isinstance(there, list) and all(
+            isinstance(entry, list) and len(entry) == 3 and all(isinstance(v, int) and v >= 0 for v in entry)
+            for entry in there
+        )
+        if not good or not all((block, call) in asked for block, call, _ in there):
             raise FailedError(Verdict.integrity, "a rank has kept outputs that nobody asked for")
-        return entry[0], entry[1], entry[2]
+        return {(block, call): size for block, call, size in there}
 
-    def _judge(self, calls: list[tuple[int, int]], take: list[int]) -> None:
+    def _judge(self, block: int, calls: list[int]) -> None:
         pair = self._pair
-        replies = pair.ask("audits", {"take": take, "done": False}, pair.limits.call_s)
+        replies = pair.ask("audits", {"take": [[block, call] for call in calls], "done": False}, pair.limits.call_s)
 
         def others(number: int) -> list[Other]:
-            block, call = calls[number]
+            call = calls[number]
             item = self._item(block, call)
             found: list[Other] = [
                 ("these inputs before their contents were changed", item | {"sample": -1}, Verdict.integrity)
@@ -136,9 +145,9 @@ class Timed:
                 found.append(("the call before", self._item(block, call - 1), None))
             return found
 
-        mode = self._blocks[calls[0][0]][0]
+        mode = self._blocks[block][0]
         pair.judge(
-            replies, [self._item(block, call) for block, call in calls], trial=pair.request.trials,
+            replies, [self._item(block, call) for call in calls], trial=pair.request.trials,
             verdict=Verdict.race, others=others,
             note=f" (output of a timed call, {'CUDA graph' if mode == 'device' else mode}; calls before were right)",
         )  # fmt: skip
@@ -189,6 +198,21 @@ class Timed:
             Verdict.integrity,
             f"the ranks claim {timing.candidate.median_us:.1f} us a call; seen from outside a call takes {seen:.1f} us",
         )
+
+    def look_for_work_beside(self) -> None:
+        """Raises FailedError if the candidate's ranks, or processes that they have started, were at work when they were
+        to wait: whatever slows the reference makes its ratio better."""
+        share = self._idle_cpu_s / max(self._reference_s, 1e-9) / self._pair.candidate.world_size
+        if share > _IDLE_SHARE and self._idle_cpu_s > _IDLE_S:
+            raise FailedError(
+                Verdict.integrity,
+                f"its ranks kept {share:.0%} of a core each busy while the reference was timed and they were to wait",
+            )
+        used = self._pair.candidate.started_cpu_s()
+        if used > max(_IDLE_S, _IDLE_SHARE * (time.monotonic() - self._began)):
+            raise FailedError(
+                Verdict.integrity, f"processes that it started used {used:.1f} s of the processors beside it"
+            )
 
     def quiet(self, mode: str, plan: Plan) -> list[Block]:
         """Blocks of the reference now that the candidate is gone."""
