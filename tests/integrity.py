@@ -33,7 +33,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SETTLE_S = 15.0
 """For drivers and dying processes to give back what they had."""
 _GPU_SLACK_BYTES = 64 << 20
-_FIRST_CALL_S = {"cpu": 0.0, "cuda": 12.0}
+_FIRST_CALL_S = {"cpu": 0.0, "cuda": 8.0}
 _SHARED = (Path("/dev/shm"), Path("/tmp"))
 _EXPECTED_FILES = ("ringsmith-leases",)
 _WITNESS = {"cpu": "p01_double_buffer_one_barrier", "cuda": "p01_*"}
