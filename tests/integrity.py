@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
                 for example in evil:
                     for _ in range(options.evil_repeats):
                         _show(session.evaluate(example))
-                for example in honest:
+                for example in honest if options.repeats else ():
                     _honest(session, example)
             rows += session.rows
     mixed = _mixed(options, evil) if options.mixed else None
