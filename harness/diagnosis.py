@@ -204,14 +204,18 @@ def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]
             return f"; the whole output is the right one for {names[i]}", i
     for name, ranks in zip(names, likeness, strict=True):
         if min(share for _, share in ranks) >= _STALE:
-            return f"; stale: the wrong values are right for {name}", None
-    best = max(range(len(names)), key=lambda i: max(share for _, share in likeness[i]), default=None)
-    if best is not None and (share := max(share for _, share in likeness[best])) >= _TORN:
-        return f"; torn: {share:.0%} of the wrong values are right for {names[best]}, the others for neither", None
+            how = "overtaken" if name == AFTER else "stale"
+            return f"; {how}: the wrong values are right for {name}", None
+    means = [sum(share for _, share in ranks) / len(ranks) for ranks in likeness]
+    if means and max(means) >= _TORN:
+        like = names[means.index(max(means))]
+        return f"; torn: {max(means):.0%} of the wrong values are right for {like}, the others for neither", None
     return "; the wrong values are not those of any other call: torn, or never written" if names else "", None
 
 
 _STALE, _TORN = 0.98, 0.1
+AFTER = "the call after"
+"""Name of the inputs that a rank which was overtaken sees too early."""
 
 
 def _ranks(numbers: list[int], world_size: int) -> str:

@@ -14,6 +14,7 @@ import signal
 import time
 from typing import Any
 
+from harness.diagnosis import AFTER
 from harness.pair import FailedError, Item, Other, Pair
 from harness.types import Verdict
 
@@ -89,7 +90,7 @@ def _burst(pair: Pair, number: int, count: int, ring: int, slots: int) -> list[d
         at = keep[kept]
         calls = range(at - 1, max(at - min(3, slots), -1), -1)
         before: list[Other] = [(f"the call {at - call} before", item(call), None) for call in calls]
-        return [*before, ("the call after", item(at + 1), None)] if at + 1 < count else before
+        return [*before, (AFTER, item(at + 1), None)] if at + 1 < count else before
 
     pair.judge(
         replies, [item(call) for call in keep], trial=pair.request.trials, verdict=Verdict.race, others=others,

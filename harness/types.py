@@ -13,6 +13,7 @@ PlatformName = Literal["cpu", "cuda"]
 Check = Literal["oracle", "pkb"]
 Protocol = Literal["ringsmith", "pkb"]
 DType = Literal["bfloat16", "float16", "float32", "float64"]
+CollectivesRule = Literal["allow", "refuse"]
 FloorSource = Literal["datasheet", "calibration"]
 IsolationLevel = Literal["auto", "strict", "none"]
 """How untrusted ranks are confined: as far as this machine can, in every way that there is, not at all."""
@@ -114,7 +115,7 @@ class Request(Frozen):
     trials: int = Field(default=3, ge=1, le=100)
     """Correctness trials, each on fresh secret inputs."""
     timing: bool = True
-    collectives: Literal["allow", "refuse"] = "allow"
+    collectives: CollectivesRule = "allow"
     """Whether `solution` may call the collectives of torch.distributed (NCCL, gloo). If it may, the Evaluation still
     says so."""
     limits: Limits = Limits()

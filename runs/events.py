@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from harness.types import Backend, Check, DType, Evaluation, Frozen, IsolationLevel, PlatformName, Protocol
+from harness.types import (
+    Backend,
+    Check,
+    CollectivesRule,
+    DType,
+    Evaluation,
+    Frozen,
+    IsolationLevel,
+    PlatformName,
+    Protocol,
+)
 from runs.messages import Message, ToolCall, Turn
 
 
@@ -56,6 +66,7 @@ class RunConfig(Frozen):
     check: Check = "oracle"
     trials: int = 3
     isolation: IsolationLevel = "auto"
+    collectives: CollectivesRule = "allow"
     budget: Budget = Budget()
     target: Target = Target()
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
-from harness.types import BACKENDS, Backend, Check, DType, IsolationLevel, PlatformName, Protocol
+from harness.types import BACKENDS, Backend, Check, CollectivesRule, DType, IsolationLevel, PlatformName, Protocol
 
 MOST_GPUS = 4
 """Default world size on a larger node: what ParallelKernelBench publishes its figures for."""
@@ -41,6 +41,10 @@ CheckName = Annotated[Check, typer.Option(help="What is right: a float64 oracle,
 Isolation = Annotated[
     IsolationLevel,
     typer.Option(help="How candidates are jailed: as far as this machine can, with every layer or not at all, or not."),
+]
+Collectives = Annotated[
+    CollectivesRule,
+    typer.Option(help="Whether a candidate may call torch.distributed's collectives or NCCL; results say if it does."),
 ]
 Trials = Annotated[int, typer.Option(min=1, max=100, help="Correctness trials, each on fresh inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output, one JSON document per line.")]

@@ -108,6 +108,10 @@ def _figures(evaluation: Evaluation) -> list[str]:
     if measured.device:
         rows.append(_timing_row("device", measured.device))
     lines = indent(columns(rows)).splitlines()
+    if evaluation.uses_nccl:
+        lines.append("    calls torch.distributed's collectives or NCCL itself")
+    if slowed := max((t.reference_slowed or 0.0 for t in filter(None, (measured.eager, measured.device))), default=0.0):
+        lines.append(f"    the reference was {slowed:.2f}x slower beside the candidate; its time without it counts")
     if measured.device_note:
         lines.append(f"    no device figure: {one_line(measured.device_note)}")
     if measured.sol_us is not None and measured.sol_fraction is not None:

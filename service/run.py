@@ -77,6 +77,7 @@ def run_one(
             dtype=config.dtype,
             backend=config.backend,
             protocol=config.protocol,
+            collectives=config.collectives,
             check=config.check,
             trials=config.trials,
             traces_dir=record.path / "traces",

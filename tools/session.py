@@ -11,6 +11,7 @@ from harness.types import (
     BuildReport,
     Candidate,
     Check,
+    CollectivesRule,
     DType,
     Evaluation,
     Limits,
@@ -45,6 +46,7 @@ class Session:
         dtype: DType,
         backend: Backend,
         protocol: Protocol,
+        collectives: CollectivesRule = "allow",
         check: Check,
         trials: int,
         traces_dir: Path,
@@ -52,7 +54,7 @@ class Session:
     ) -> None:
         self.sandbox, self.entry, self.case, self.dtype = sandbox, entry, case, dtype
         self.backend, self.protocol, self.check, self.trials = backend, protocol, check, trials
-        self.traces_dir = traces_dir
+        self.collectives, self.traces_dir = collectives, traces_dir
         self.limits = limits or sandbox.limits
         self.attempts: list[Attempt] = []
         self._passed: set[str] = set()
@@ -82,6 +84,7 @@ class Session:
             world_size=self.sandbox.world_size,
             dtype=self.dtype,
             protocol=self.protocol,
+            collectives=self.collectives,
             check=self.check,
             trials=self.trials,
             timing=timing,

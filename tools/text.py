@@ -42,10 +42,11 @@ _NEXT = {
     Verdict.out_of_memory: "Allocate less, or once and not per call.",
     Verdict.wrong_values: "`inspect_failure` shows where and how the values differ, per rank.",
     Verdict.race: "Single calls were right and calls in a row are not: look at what a fast rank may overwrite before a "
-    "slow one has read it, and at counters or flags that are not reset, and at whether `solution` changes its inputs.",
+    "slow one has read it, at counters or flags that are not reset, and at work on other streams that is not joined.",
     Verdict.deadlock: "`inspect_failure` shows what each rank was waiting in.",
     Verdict.timeout: "`inspect_failure` shows where each rank was.",
-    Verdict.integrity: "",
+    Verdict.integrity: "Do the work in every call, on that call's inputs, and be done on the current stream when the call "
+    "returns; leave inputs, clocks, torch and the harness as they are.",
     Verdict.policy: "Use another mechanism; this one must not run here.",
 }
 
@@ -57,6 +58,7 @@ def measurement_lines(measurement: Measurement) -> list[str]:
     elif measurement.device_note:
         lines.append(f"device  not measured: {measurement.device_note}")
     lines += _host_line(measurement.eager)
+    lines += _notes(measurement)
     if measurement.sol_us and measurement.sol_fraction:
         lines.append(_floor_line(measurement))
     return lines
@@ -72,6 +74,14 @@ def _host_line(eager: Timing) -> list[str]:
         f"host    {host:.1f} us to issue a call from Python (reference {reference:.1f} us), not in the figures above"
         + (bound if host > eager.candidate.median_us else "")
     ]
+
+
+def _notes(measured: Measurement) -> list[str]:
+    """What the figures should be read with."""
+    slowed = [t.reference_slowed for t in (measured.eager, measured.device) if t is not None and t.reference_slowed]
+    if not slowed:
+        return []
+    return [f"note    the reference was {max(slowed):.2f}x slower beside your ranks; its time without them counts"]
 
 
 def _floor_line(measured: Measurement) -> str:

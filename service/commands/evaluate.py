@@ -15,6 +15,7 @@ from service.options import (
     BackendName,
     CaseName,
     CheckName,
+    Collectives,
     DTypeName,
     Isolation,
     Json,
@@ -53,10 +54,11 @@ def evaluate(
             min=0.1,
             callback=finite,
             metavar="SECONDS",
-            help="Longest that a call, the first included, may make no progress. Default: 10, the first 30.",
+            help="Longest that a call, the first included, may make no progress. Default: 10.",
         ),
     ] = None,
     isolation: Isolation = "auto",
+    collectives: Collectives = "allow",
     json: Json = False,
 ) -> None:
     """Evaluate candidates, in the order given; each result is printed as soon as it is known.
@@ -89,6 +91,7 @@ def evaluate(
                 check=check,
                 trials=trials,
                 timing=timing,
+                collectives=collectives,
                 limits=limits,
             )
             with stages(file, console) as on_stage:

@@ -17,6 +17,7 @@ from service.options import (
     BackendName,
     CaseName,
     CheckName,
+    Collectives,
     DTypeName,
     Isolation,
     Json,
@@ -68,6 +69,7 @@ def run(
     check: CheckName = "oracle",
     trials: Trials = 3,
     isolation: Isolation = "auto",
+    collectives: Collectives = "allow",
     runs_dir: RunsDir = DEFAULT_ROOT,
     json: Json = False,
 ) -> None:
@@ -91,6 +93,7 @@ def run(
         check=check,
         trials=trials,
         isolation=isolation,
+        collectives=collectives,
         budget=Budget(steps=steps, tokens=tokens, usd=usd, wall_s=wall, device_s=device_seconds),
         target=Target(speedup=speedup_target),
     )

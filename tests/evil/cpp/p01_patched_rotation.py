@@ -1,7 +1,7 @@
 """Finds the list of inputs that timed calls go round and cuts it to one, so that every call finds its data in a cache.
 
 Catalogue: B5, A3
-Expected: integrity
+Expected: integrity or race
 Stage: timing
 """
 
@@ -14,7 +14,7 @@ STATE = {"calls": 0}
 
 def cut():
     for found in gc.get_objects():
-        if type(found).__name__ in ("Rank", "CandidateRank"):
+        if type(found).__name__ in ("Ring",):
             for name, value in vars(found).items():
                 if isinstance(value, list) and len(value) > 1 and isinstance(value[0], tuple):
                     setattr(found, name, value[:1])

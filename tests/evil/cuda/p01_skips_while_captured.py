@@ -1,7 +1,7 @@
 """Honest when called from Python. While a CUDA graph is captured it launches nothing and returns the last result.
 
 Catalogue: A4, A6, B8
-Expected: integrity
+Expected: integrity or race
 Stage: timing
 """
 
