@@ -45,8 +45,8 @@ _NEXT = {
     "slow one has read it, at counters or flags that are not reset, and at work on other streams that is not joined.",
     Verdict.deadlock: "`inspect_failure` shows what each rank was waiting in.",
     Verdict.timeout: "`inspect_failure` shows where each rank was.",
-    Verdict.integrity: "Do the work in every call, on that call's inputs, and be done on the current stream when the call "
-    "returns; leave inputs, clocks, torch and the harness as they are.",
+    Verdict.integrity: "Do the work in every call, on that call's inputs, and finish it on the current stream; leave "
+    "inputs, clocks, torch and the harness as they are.",
     Verdict.policy: "Use another mechanism; this one must not run here.",
 }
 
