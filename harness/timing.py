@@ -23,11 +23,11 @@ from harness.types import Timing, Verdict
 
 AUDITED = 0.3
 """Share of samples of which one output is kept for judgement."""
-_AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.15, 8, 8, 64 << 20
+_AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.1, 8, 8, 64 << 20
 """Kept outputs are compared for this long; at least so many, and so many or so much of a block."""
 _IDLE_SHARE, _IDLE_S = 0.25, 0.1
 """What a rank may use of a core, and all together of seconds, while the reference is timed."""
-_OUTSIDE_US, _ROUNDS = 12000.0, 2
+_OUTSIDE_US, _ROUNDS = 8000.0, 2
 """By how much a block with repeated calls is to be longer than one without, seen from outside; and how often."""
 _random = random.SystemRandom()
 

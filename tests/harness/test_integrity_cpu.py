@@ -15,7 +15,7 @@ from tests.processes import descendants
 
 EVIL, HONEST = folder("evil", "cpu"), folder("honest", "cpu")
 # Short enough to test hangs, long enough for a busy machine to answer.
-LIMITS = Limits(load_s=2.5, first_call_s=2.5, call_s=2.5)
+LIMITS = Limits(load_s=6, first_call_s=4, call_s=4)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import ranks, store
+from harness import store
 from harness.build import Builds
 from harness.errors import HarnessError
 from harness.processes import Processes
@@ -180,16 +180,6 @@ def test_a_store_that_cannot_be_written_is_our_fault(folder, root):
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="g++ is missing")
 def test_a_second_session_finds_the_library(root, monkeypatch):
-    spawn = ranks.Nursery.spawn
-
-    def with_own_cache(self, role, world_size, settings, locks=()):
-        own = self.scratch / f"{role}-{self._sets + 1}" / "cache"
-        environment = settings["environment"] | {"RINGSMITH_CACHE": str(own)}
-        made = spawn(self, role, world_size, settings | {"environment": environment}, locks)
-        own.mkdir(exist_ok=True)
-        return made
-
-    monkeypatch.setattr(ranks.Nursery, "spawn", with_own_cache)
     left, harvest = [], store.harvest
     monkeypatch.setattr(store, "harvest", lambda f, h: left.append(contents_of(f)) or harvest(f, h))
     candidate = Candidate(source=SOURCE, backend=Backend.cpp)

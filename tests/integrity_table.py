@@ -1,0 +1,35 @@
+"""`python -m tests.integrity_table FILE...`: docs/integrity.md's table from what `scripts/integrity --out` wrote."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+CATALOGUE = Path(__file__).parent / "evil" / "catalogue.txt"
+"""A row of the catalogue a line: its name, the cheat, what stops it."""
+
+
+def main(files: list[str]) -> None:
+    documents = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
+    platforms = [document["arguments"]["platform"] for document in documents]
+    print("| row | cheat | what stops it | " + " | ".join(f"on {p}: candidates, verdicts" for p in platforms) + " |")
+    print("| --- | --- | --- |" + " --- |" * len(platforms))
+    for line in CATALOGUE.read_text(encoding="utf-8").splitlines():
+        row, cheat, defence = line.split(" | ")
+        cells = [_verdicts([r for r in document["rows"] if r["evil"] and row in r["rows"]]) for document in documents]
+        print(f"| {row} | {cheat} | {defence} | " + " | ".join(cells) + " |")
+
+
+def _verdicts(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "-"
+    counts = Counter(row["got"] for row in rows)
+    names = {row["name"] for row in rows}
+    return f"{len(names)}: " + ", ".join(f"{got} {count}" for got, count in counts.most_common())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
