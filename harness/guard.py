@@ -8,6 +8,7 @@ visible early and names it; what decides is judged outside (`stress.py`, `timing
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import time
@@ -31,6 +32,7 @@ _MODULES = (
     "ring",
     "wire",
 )
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)  # glibc's
 _type, _id, _vars = type, id, vars  # bound before any candidate can replace them
 
 
@@ -102,8 +104,11 @@ def shared_with(output: Any, arguments: Any) -> bool:
 
 def footprint(on_gpu: bool) -> dict[str, int]:
     """Threads of this process, and bytes that it holds on host and device."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        host = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    # What has been freed goes back to the kernel first, and only what is nobody else's counts: neither the allocator's
+    # reserve nor the files by which outputs are handed over.
+    _malloc_trim(0)
+    with open("/proc/self/status", encoding="ascii") as file:
+        host = next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon:"))
     device = 0
     if on_gpu:
         with contextlib.suppress(RuntimeError):
