@@ -26,7 +26,7 @@ _SCRATCH_ROOT = Path("/dev/shm")  # shared memory: the exchange files and the cp
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """glibc gives every large tensor back to the kernel and takes it anew, page by page: a third of a correctness trial on
 the cpu platform, and a cost that changes with what else the machine does. All ranks are forks of such a process."""
-_LONGEST = 3.0
+_LONGEST = 1.5
 """A request ends after this many times its deadline even if the progress words keep changing."""
 _LOG_BYTES = 16 << 20
 """A log or a file of stacks is cut off when it has become larger."""

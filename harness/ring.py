@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from harness.platforms import LEAST_KEPT
+
 CHANGED = 16
 """Elements of each floating-point tensor that differ from one sample to the next."""
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -105,8 +107,6 @@ class Shelf:
     just freed would make its next call pay for another."""
 
     _BYTES = 256 << 20
-    _AT_LEAST = 4
-    """Copies of the first output for which there is room, however large they are."""
 
     def __init__(self) -> None:
         self._room: torch.Tensor | None = None
@@ -121,7 +121,7 @@ class Shelf:
         sizes = [-(-t.nbytes // 256) * 256 for t in tensors(value)]
         if self._room is None and sizes:
             device = tensors(value)[0].device
-            self._room = torch.empty(max(self._BYTES, self._AT_LEAST * sum(sizes)), dtype=torch.uint8, device=device)
+            self._room = torch.empty(max(self._BYTES, LEAST_KEPT * sum(sizes)), dtype=torch.uint8, device=device)
         if self._room is not None and self._used + sum(sizes) > len(self._room):
             return None
         return _map(value, self._put)

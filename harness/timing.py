@@ -18,7 +18,7 @@ from typing import Any
 from harness import measure, platforms
 from harness.measure import Alternation, Block
 from harness.pair import FailedError, Item, Other, Pair
-from harness.platforms import MAX_PRIME_US, Plan
+from harness.platforms import LEAST_KEPT, MAX_PRIME_US, Plan
 from harness.types import Timing, Verdict
 
 AUDITED = 0.3
@@ -104,6 +104,9 @@ class Timed:
         # Ranks whose outputs are larger have room for fewer of them.
         each = [self._known(reply.get("there")) for reply in replies]
         kept = {key: max(rank[key] for rank in each) for key in each[0] if all(key in rank for rank in each)}
+        asked = sum(len(plan.audits) for _, plan in self._blocks)
+        if len(kept) < min(asked, LEAST_KEPT):
+            raise FailedError(Verdict.integrity, "the ranks have not kept the outputs that they were asked to keep")
         began, done = time.monotonic(), 0
         # Block by block, and in the order in which they were made: the reference goes through the same changes.
         blocks = sorted({block for block, _ in kept}, key=lambda _: _random.random())

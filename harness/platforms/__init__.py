@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 MAX_PRIME_US = 5000.0
+LEAST_KEPT = 4
+"""Audited outputs for which a rank has room, however large they are."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Finds the list of inputs that timed calls go round and cuts it to one, so that every call finds its data in a cache.
 
 Catalogue: B5, A3
-Expected: integrity or race
+Expected: integrity or race or runtime_error
 Stage: timing
 """
 
