@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.platforms import MAX_PRIME_US, Noise, Plan
 from harness.types import Clocks, Latency, Ratio, Timing
@@ -180,17 +181,22 @@ def _ratio(reference: list[Block], candidate: list[Block]) -> Ratio:
     each, so that both drift between blocks and noise within them count."""
     import numpy as np
 
-    ref = [np.array(b.slowest_us) for b in reference]
-    cand = [np.array(b.slowest_us) for b in candidate]
+    ref, cand = ([np.array(block.slowest_us) for block in blocks] for blocks in (reference, candidate))
     random = np.random.default_rng(0)  # the same samples always give the same interval
-    ratios = []
-    for _ in range(_RESAMPLES):
-        pairs = random.integers(0, len(ref), len(ref))
-        draw = lambda blocks, pairs=pairs: np.concatenate(  # noqa: E731
-            [random.choice(blocks[i], len(blocks[i])) for i in pairs]
-        )
-        ratios.append(np.median(draw(ref)) / np.median(draw(cand)))
-    low, high = (float(edge) for edge in np.percentile(ratios, [2.5, 97.5]))
+
+    def medians(blocks: list[Any], picks: Any) -> Any:
+        """Of `_RESAMPLES` draws: the blocks `picks` (resample, block), as many samples of each as blocks have."""
+        lengths = np.array([len(block) for block in blocks])
+        filled = np.zeros((len(blocks), lengths.max()))
+        for row, block in zip(filled, blocks, strict=True):
+            row[: len(block)] = block
+        uniform = random.random((*picks.shape, int(lengths.mean())))
+        chosen = (uniform * lengths[picks][..., None]).astype(int)
+        return np.median(filled[picks[..., None], chosen].reshape(len(picks), -1), axis=1)
+
+    pairs = random.integers(0, len(ref), (_RESAMPLES, len(ref)))
+    alone = pairs if len(cand) == len(ref) else random.integers(0, len(cand), (_RESAMPLES, len(cand)))
+    low, high = (float(edge) for edge in np.percentile(medians(ref, pairs) / medians(cand, alone), [2.5, 97.5]))
     value = float(np.median(np.concatenate(ref)) / np.median(np.concatenate(cand)))
     return Ratio(value=value, low=min(low, value), high=max(high, value))
 

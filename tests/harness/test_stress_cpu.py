@@ -12,7 +12,7 @@ from harness.exchange import Exchange, MalformedError
 from harness.measure import Alternation, Block
 from harness.numerics import likeness
 from harness.pair import FailedError
-from harness.platforms import Plan
+from harness.platforms import Noise, Plan
 from harness.timing import undisturbed
 from harness.types import Backend, Candidate, Limits, Request, Stage, Verdict
 
@@ -140,10 +140,11 @@ def blocks(us: float) -> list[Block]:
 
 
 def test_a_reference_that_was_slowed_is_replaced_or_refused():
-    found = Alternation(blocks(100.0), blocks(50.0), Plan(5))
+    found = Alternation(blocks(100.0) * 2, blocks(50.0) * 2, Plan(5))
     assert undisturbed(found, blocks(98.0), 1.05, 1.5) == (found, None)
     replaced, slowed = undisturbed(found, blocks(80.0), 1.05, 1.5)
     assert replaced.reference[0].times_us[0][0] == 80.0 and slowed == pytest.approx(1.25)
+    assert replaced.timing(Noise(0.0, 0.0)).speedup.value == pytest.approx(1.6)
     with pytest.raises(FailedError, match=r"2\.00x as long"):
         undisturbed(found, blocks(50.0), 1.05, 1.5)
 
