@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from harness.jail import LAYERS
 from harness.types import Evaluation, Measurement, Mismatch, RankReport, Ratio, Timing
 from runs.attempts import Attempt
 from runs.events import Spend
@@ -94,7 +95,8 @@ def evaluation_block(label: str, evaluation: Evaluation) -> str:
         lines += _rank_lines(evaluation.ranks)
         if log := evaluation.log.rstrip().splitlines()[-_LOG_LINES:]:
             lines.append(indent("\n".join(log), "    | "))
-    layers = ", ".join(evaluation.environment.isolation) or "none"
+    on = evaluation.environment.isolation
+    layers = "all layers" if set(LAYERS) <= set(on) else ", ".join(on) or "none"
     seconds = sum(evaluation.stage_s.values())
     lines.append(f"    took {seconds:.1f} s, {evaluation.device_s:.1f} device-seconds; isolation: {layers}")
     return "\n".join(lines)

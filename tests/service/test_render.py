@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from harness.jail import LAYERS
 from harness.types import Difference, Measurement, Mismatch, RankReport, Stage, Verdict
 from runs.fold import fold
 from service.render import attempts_table, duration, evaluation_block, run_summary, spent
@@ -16,6 +17,21 @@ def test_a_pass_shows_both_figures_with_their_intervals(evaluation) -> None:
     )
     assert lines[2].startswith("    device  1.20x [1.10, 1.30]")
     assert lines[-1] == "    took 1.0 s, 0.0 device-seconds; isolation: netns"
+
+
+def test_isolation_is_named_layer_by_layer_unless_it_is_whole(evaluation) -> None:
+    known = evaluation()
+    for on, text in [(LAYERS, "all layers"), ((), "none"), (LAYERS[:2], ", ".join(LAYERS[:2]))]:
+        where = known.environment.model_copy(update={"isolation": on})
+        assert evaluation_block("a.py", known.model_copy(update={"environment": where})).endswith(f"isolation: {text}")
+
+
+def test_a_slowed_reference_and_collectives_are_said(evaluation) -> None:
+    known = evaluation()
+    eager = known.measurement.eager.model_copy(update={"reference_slowed": 1.2})
+    measured = known.measurement.model_copy(update={"eager": eager})
+    text = evaluation_block("a.py", known.model_copy(update={"measurement": measured, "uses_nccl": True}))
+    assert "1.20x slower beside the candidate" in text and "collectives" in text
 
 
 def test_a_pass_without_timing_or_device_figure_says_so(evaluation) -> None:
