@@ -102,7 +102,7 @@ class CandidateRank:
             arguments = self._slots[message["slot"]]
             private = ring.clone(arguments)
         else:
-            state.ring.draw(message["seed"], 1)
+            state.ring.draw(message["seed"], message["samples"])
             state.ring.change(message["sample"])
             arguments, private = state.ring[0], None
         self._poison()

@@ -53,18 +53,20 @@ def in_place(pair: Pair, slot: int, trial: int) -> None:
 
 
 def sparse(pair: Pair) -> None:
-    """A few elements changed where they are: a fingerprint of some elements stays."""
-    item = {"seed": secrets.randbits(60), "samples": 1, "sample": 0, "entry": 0}
+    """A few elements changed where they are, twice: a fingerprint of some elements stays, one of all hardly moves."""
+    item = {"seed": secrets.randbits(60), "samples": 2, "entry": 0}
     deadline = pair.call_deadline(pair.limits.call_s)
-    pair.ask("call", {"seed": item["seed"], "sample": -1}, deadline)  # as they were given: nothing to judge yet
-    replies = pair.ask("call", {"seed": item["seed"], "sample": 0}, deadline)
-    pair.judge(
-        replies, [item], one=True, trial=pair.request.trials, verdict=Verdict.wrong_values,
-        others=[
-            ("the inputs before a few elements were changed", item | {"sample": -1}, Verdict.integrity)
-        ],
-        note=" (a few elements of the inputs changed in place)",
-    )  # fmt: skip
+    pair.ask("call", item | {"sample": -1}, deadline)  # as they were given: nothing to judge yet
+    for sample in range(item["samples"]):
+        replies = pair.ask("call", item | {"sample": sample}, deadline)
+        pair.judge(
+            replies, [item | {"sample": sample}], one=True, trial=pair.request.trials, verdict=Verdict.wrong_values,
+            others=[
+                ("the inputs before a few elements were changed", item | {"sample": before}, Verdict.integrity)
+                for before in range(sample - 1, -2, -1)
+            ],
+            note=" (a few elements of the inputs changed in place)",
+        )  # fmt: skip
 
 
 def _burst(pair: Pair, number: int, count: int, ring: int, slots: int) -> list[dict[str, int]]:
