@@ -48,10 +48,20 @@ class _Bound:
 
 
 def compare(
-    output: Any, expected: Any, oracle: Any, *, exact: bool, check: Check, trial: int, world_size: int
+    output: Any,
+    expected: Any,
+    oracle: Any,
+    *,
+    exact: bool,
+    check: Check,
+    trial: int,
+    world_size: int,
+    unsure: Any = None,
 ) -> list[Mismatch]:
-    """Differences of each output tensor that is wrong; the structure has been checked before."""
+    """Differences of each output tensor that is wrong; the structure has been checked before. `unsure`: in the output's
+    structure masks of elements that are not judged, or None."""
     found = []
+    output, expected, oracle = (_sure(value, unsure) for value in (output, expected, oracle))
     for path, out, ref, true in _pairs(output, expected, oracle, "out"):
         mismatch = _compare_tensor(path, out, ref, true, exact, check, trial, world_size)
         if mismatch is not None:
@@ -59,20 +69,36 @@ def compare(
     return found
 
 
-def likeness(output: Any, right: tuple[Any, Any], other: tuple[Any, Any], **how: Any) -> tuple[bool, float]:
-    """Of an output that is not `right` (expected, oracle): whether it is `other` as a whole, and the share of its wrong
-    elements that are as `other` has them. `how` as for `compare`."""
-    whole = not compare(output, *other, **how)
+def likeness(output: Any, right: tuple[Any, Any, Any], other: tuple[Any, Any, Any], **how: Any) -> tuple[bool, float]:
+    """Of an output that is not `right` (expected, oracle, unsure): whether it is `other` as a whole, and the share of
+    its wrong elements that are as `other` has them. `how` as for `compare`."""
+    whole = not compare(output, *other[:2], unsure=other[2], **how)
     wrong = like = 0
-    for (_, out, ref, true), (_, _, other_ref, other_true) in zip(
-        _pairs(output, *right, "out"), _pairs(output, *other, "out"), strict=True
-    ):
+    masks = right[2]
+    def pairs(of: tuple[Any, Any, Any]) -> list[tuple[str, Any, Any, Any]]:
+        return _pairs(_sure(output, masks), _sure(of[0], masks), _sure(of[1], masks), "out")
+
+    for (_, out, ref, true), (_, _, other_ref, other_true) in zip(pairs(right), pairs(other), strict=True):
         if out.numel() and ref.shape == other_ref.shape:
             settings = (how["exact"], how["check"], how["world_size"])
             bad = _judge(out, ref, true, *settings).bad
             wrong += int(bad.sum())
             like += int((bad & ~_judge(out, other_ref, other_true, *settings).bad).sum())
     return whole, like / wrong if wrong else 0.0
+
+
+def _sure(value: Any, unsure: Any) -> Any:
+    """The same with zeros at the elements that are not judged."""
+    if unsure is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        # Where shapes follow the inputs, other inputs' masks do not fit. (No masked_fill: float8 has none.)
+        return torch.where(unsure, torch.zeros_like(value), value) if unsure.shape == value.shape else value
+    if isinstance(value, (tuple, list)):
+        return [_sure(item, mask) for item, mask in zip(value, unsure, strict=True)]
+    if isinstance(value, dict):
+        return {key: _sure(item, unsure.get(str(key))) for key, item in value.items()}
+    return value
 
 
 def _pairs(output: Any, expected: Any, oracle: Any, path: str) -> list[tuple[str, Any, Any, Any]]:

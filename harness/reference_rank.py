@@ -16,9 +16,9 @@ from harness.types import to_json
 from problems import catalogue
 from problems.spec import Case, Problem, RankContext
 
-Right = tuple[Any, Any]
-"""What is right: the reference's output in the run's dtype, and on the same inputs in float64 (for data movement the
-same output again)."""
+Right = tuple[Any, Any, Any]
+"""What is right: the reference's answer in the run's dtype, on the same inputs in float64 (for data movement the same
+again), both in the problem's canonical form; and which of its elements are not judged (None: all are)."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from problems.spec import Case, Problem, ProblemError, Tolerance
 _FOLDER = Path(__file__).parent
 _FILE_NAME = re.compile(r"p(\d+)_(\w+)")
 # What a model must not see: inputs are drawn from secret seeds, work is the judge's.
-_HIDDEN = frozenset({"PROBLEM", "illegal", "inputs", "work"})
+_HIDDEN = frozenset({"PROBLEM", "canonical", "illegal", "inputs", "unsure", "work"})
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,13 @@ class Entry:
     tags: tuple[str, ...]
     cases: dict[str, Case]
     tolerance: Tolerance
+    repair: str
     path: Path
+
+    @property
+    def default(self) -> str:
+        """The case that is meant where none is named."""
+        return "default" if "default" in self.cases else "pkb"
 
 
 def entries() -> list[Entry]:
@@ -116,6 +122,7 @@ def _read(path: Path) -> Entry:
             tags=declared["tags"],
             cases={name: Case(name, sizes) for name, sizes in declared["cases"].items()},
             tolerance=_tolerance(declared, path),
+            repair=declared.get("repair", ""),
             path=path,
         )
     except KeyError as missing:

@@ -46,6 +46,16 @@ class Work:
     link_in_bytes: float = 0.0
 
 
+@dataclass(frozen=True)
+class Subgroups:
+    """A process-group argument: the ranks in disjoint sets that cover all of them, each in ascending order.
+
+    Every rank's `reference` and `solution` get their own set's group, as `torch.distributed` knows it; one set of all
+    ranks is the world's. (Where a group of None means the world, pass None.)"""
+
+    sets: tuple[tuple[int, ...], ...]
+
+
 def _derive(seed: int, *labels: object) -> int:
     digest = hashlib.blake2b(repr((seed, *labels)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # torch generators take a signed 64-bit seed
@@ -68,19 +78,29 @@ class RankContext:
         import torch
 
         self.seed, self.rank, self.world_size, self.dtype, self.device = seed, rank, world_size, dtype, device
+        self.wide: torch.dtype = torch.promote_types(dtype, torch.float32)
+        """The run's dtype, float32 at least: for what is float32 whatever the run's dtype."""
         self._stream = _stream or f"rank {rank}"
         self._generator = torch.Generator(device=device).manual_seed(_derive(seed, self._stream))
 
-    def shared(self) -> RankContext:
-        """A context that draws the same values on every rank (replicated weights, a common root)."""
+    def stream(self, label: str) -> RankContext:
+        """A context that draws, from the beginning, the same values on every rank that asks for that label."""
         return RankContext(
             seed=self.seed,
             rank=self.rank,
             world_size=self.world_size,
             dtype=self.dtype,
             device=self.device,
-            _stream="shared",
+            _stream=label,
         )
+
+    def shared(self) -> RankContext:
+        """The same for all ranks (replicated weights, a common root)."""
+        return self.stream("shared")
+
+    def of_rank(self, rank: int) -> RankContext:
+        """What that rank draws, from the beginning: for what a rank must know of another's inputs (sizes)."""
+        return self.stream(f"rank {rank}")
 
     def randn(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Standard normal, drawn in float32 and rounded once to `dtype` (the run's dtype unless given)."""
@@ -106,17 +126,46 @@ class RankContext:
     def integer(self, low: int, high: int) -> int:
         return int(self.integers(low, high, 1).item())
 
+    def permutation(self, count: int) -> torch.Tensor:
+        """int64, 0 to count - 1 in random order."""
+        import torch
+
+        return torch.randperm(count, generator=self._generator, device=self.device)
+
+    def skewed(self, categories: int, *shape: int, exponent: float = 1.0) -> torch.Tensor:
+        """int64 in [0, categories), category c with probability proportional to (c + 1) ** -exponent (Zipf): how tokens
+        choose experts and edges choose nodes. Which categories are popular is the caller's to shuffle."""
+        import torch
+
+        weights = torch.arange(1, categories + 1, dtype=torch.float64, device=self.device) ** -exponent
+        edges = (weights / weights.sum()).cumsum(0)
+        drawn = torch.rand(shape, generator=self._generator, device=self.device, dtype=torch.float64)
+        return torch.searchsorted(edges, drawn).clamp_max(categories - 1)
+
+    def linear(self, inner: int, outer: int, scale: float | None = None) -> torch.nn.Linear:
+        """A linear layer with bias; weights are normal with standard deviation `scale`, 1/sqrt(inner) unless given."""
+        import torch
+
+        layer = torch.nn.Linear(inner, outer, device=self.device, dtype=self.dtype)
+        with torch.no_grad():
+            layer.weight.copy_(self.randn(outer, inner, dtype=torch.float32) * (scale or inner**-0.5))
+            layer.bias.copy_(self.randn(outer, dtype=torch.float32) * 0.5)
+        return layer
+
 
 Arguments = tuple[Any, ...]
-"""Positional arguments of `reference` and `solution`: tensors, numbers, None."""
+"""Positional arguments of `reference` and `solution`: tensors (strided or sparse COO), numbers, strings, None, lists
+and tuples of them, `torch.nn.Linear`, and `Subgroups` for a process group."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """One workload. `reference` is what is right and the baseline of every speed-up; it runs on every rank inside an
-    initialised process group, must accept float64 inputs (it is its own oracle) and must not change its inputs.
+    initialised process group, must accept float64 inputs (it is its own oracle) and must not change its inputs, unless
+    `updates` says so.
 
-    Title, family, source, tags and cases must be literals: the catalogue reads them without importing the file.
+    All but the functions must be literals: the catalogue reads them without importing the file. Positions are those of
+    `reference`'s arguments.
     """
 
     title: str
@@ -129,5 +178,21 @@ class Problem:
     """`(case, world_size, element_bytes) -> Work`."""
     cases: Mapping[str, Mapping[str, int]]
     tolerance: Tolerance = "rounding"
+    repair: str = ""
+    """Why the default case is not `pkb`: what goes unseen in the published form, and what `default` does about it."""
     illegal: Callable[[Case, int], str | None] = lambda case, world_size: None
     """`(case, world_size) -> why this problem cannot run there`, or None if it can."""
+    changing: tuple[int, ...] | None = None
+    """Arguments in whose tensors (of integers too, then) some elements may take values from elsewhere in the same one,
+    at the same places on every rank, without breaking what the inputs promise. None: every floating-point tensor."""
+    updates: tuple[int, ...] = ()
+    """Arguments that `reference` writes into; what they then hold is judged as output is."""
+    scratch: tuple[int, ...] = ()
+    """Arguments that `solution` may destroy."""
+    canonical: Callable[..., Any] | None = None
+    """`(output, *arguments) -> output`, on each rank: the same answer in one agreed order where the workload leaves it
+    open. The output may be a candidate's: its values must never become indices."""
+    unsure: Callable[..., Any] | None = None
+    """`(oracle, *arguments)` -> for each tensor of the output (in its structure) a bool tensor, or None: elements whose
+    right value hangs on which way something is rounded (a quantisation at its edge, a tie). They are not judged. On
+    all ranks at once, so collectives are allowed."""
