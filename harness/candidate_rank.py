@@ -64,6 +64,7 @@ class CandidateRank:
 
     def _load(self, message: dict[str, Any]) -> dict[str, Any]:
         state, path = self._state, Path(message["path"])
+        state.use = ring.Use(**message["use"])
         kit.bind(
             kit._State(
                 platform=state.platform,
@@ -86,6 +87,7 @@ class CandidateRank:
         present ones, so that nothing but their contents tells old from new."""
         assert self._state.device is not None
         value = tuple(self._state.exchange["inputs"].read(message["tree"], self._state.device))
+        value = self._state.groups.materialise(value)
         slot = message["slot"]
         self._slots[slot] = ring.overwrite(self._slots[slot], value) if message["in_place"] else value
         return {}
@@ -97,31 +99,38 @@ class CandidateRank:
     def _call(self, message: dict[str, Any]) -> dict[str, Any]:
         """One call, drained, its output handed over: of a slot, or (`seed`) of the ring's first entry with the
         contents of `sample`."""
-        state, progress = self._state, self._state.progress
+        state, progress, use = self._state, self._state.progress, self._state.use
+        private = None
         if message.get("seed") is None:
             arguments = self._slots[message["slot"]]
             private = ring.clone(arguments)
         else:
             state.ring.draw(message["seed"], message["samples"])
             state.ring.change(message["sample"])
-            arguments, private = state.ring[0], None
+            arguments = state.ring[0]
         self._poison()
         kit._bound().tracing = True
         before = self._collectives()
+        handed = use.handed(arguments)
         progress.enter(Phase.calling)
         with torch.no_grad():
-            output = self._solution(*arguments)
+            output = self._solution(*handed)
         progress.enter(Phase.draining)
         state.platform.synchronize()
         odd = guard.not_plain(output)
         reply = {
-            "tree": state.exchange["outputs"].write(output),
+            "tree": state.exchange["outputs"].write(use.answer(output, handed)),
             "odd": odd,
             "shared": odd is None and guard.shared_with(output, arguments),
-            "changed": not (_same(arguments, private) if private is not None else state.ring.intact()),
             "collectives": self._collectives() != before,
             "tripped": self._tripwire.tripped(),
         }
+        if private is None:
+            reply["changed"] = not state.ring.intact()
+        else:
+            reply["changed"] = not _same(use.kept(arguments), use.kept(private))
+            if use.written:
+                ring.overwrite(arguments, private)
         self._poison_bytes = max((t.nbytes for t in ring.tensors(output)), default=0)
         progress.complete()
         return reply
@@ -157,9 +166,10 @@ class CandidateRank:
                     _sleep(ms / 1e3)
                 elif kind == "load":
                     platform.disturb(ms)
-                output = self._solution(*state.ring[first + i])
+                arguments = state.ring[first + i]
+                output = self._solution(*arguments)
                 if i in keep:
-                    kept.append(ring.clone(output))
+                    kept.append(ring.clone(state.use.answer(output, arguments)))
         self._last, self._last_copy = output, ring.clone(output)
         progress.enter(Phase.draining)
         platform.synchronize()
@@ -180,7 +190,8 @@ class CandidateRank:
         return {"settled": settled, "changed": not self._state.ring.intact()}
 
     def _run_slot(self, i: int) -> Any:
-        self._last = self._solution(*self._state.ring[i])
+        arguments = self._state.ring[i]
+        self._last = self._state.use.answer(self._solution(*arguments), arguments)
         return self._last
 
     def _time(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from harness import ring
+from problems.spec import Subgroups
+
 _ALIGN = 64
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -46,7 +49,8 @@ class Exchange:
         return self._bytes
 
     def write(self, value: Any) -> dict[str, Any]:
-        """Copy every tensor of `value` (nested tuples, lists, dicts, plain values) out; returns its description."""
+        """Copy every tensor of `value` (nested tuples, lists, dicts, plain values; in arguments also linear layers,
+        sparse tensors, process groups) out; returns its description."""
         tensors: list[torch.Tensor] = []
         tree = _describe(value, tensors)
         offset = 0
@@ -94,6 +98,14 @@ class Exchange:
 
 
 def _describe(value: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
+    if type(value) is torch.nn.Linear:
+        bias = None if value.bias is None else value.bias.detach()
+        return {"kind": "linear", "items": [_describe(value.weight.detach(), tensors), _describe(bias, tensors)]}
+    if isinstance(value, Subgroups):
+        return {"kind": "groups", "sets": [list(ranks) for ranks in value.sets]}
+    if isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo:
+        parts = [_describe(part, tensors) for part in (value._indices(), value._values())]
+        return {"kind": "sparse", "shape": list(value.shape), "items": parts}
     if isinstance(value, torch.Tensor):
         if str(value.dtype).removeprefix("torch.") not in _DTYPES or value.layout is not torch.strided:
             return {"kind": "other", "type": f"{value.dtype} {value.layout} {value.device.type} tensor"}
@@ -150,6 +162,11 @@ def _rebuild(tree: dict[str, Any], tensors: dict[int, torch.Tensor]) -> Any:
         return {k: _rebuild(v, tensors) for k, v in zip(tree["keys"], tree["items"], strict=True)}
     if kind == "plain":
         return tree["value"]
+    if kind == "groups":
+        return Subgroups(tuple(tuple(ranks) for ranks in tree["sets"]))
+    if kind in ("linear", "sparse"):
+        first, second = (_rebuild(item, tensors) for item in tree["items"])
+        return ring.linear(first, second) if kind == "linear" else ring.sparse(first, second, tree["shape"])
     return Other(tree["type"])
 
 

@@ -75,6 +75,7 @@ def likeness(output: Any, right: tuple[Any, Any, Any], other: tuple[Any, Any, An
     whole = not compare(output, *other[:2], unsure=other[2], **how)
     wrong = like = 0
     masks = right[2]
+
     def pairs(of: tuple[Any, Any, Any]) -> list[tuple[str, Any, Any, Any]]:
         return _pairs(_sure(output, masks), _sure(of[0], masks), _sure(of[1], masks), "out")
 

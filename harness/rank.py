@@ -26,9 +26,10 @@ from torch._C._distributed_c10d import TCPStore
 from harness import platforms
 from harness.errors import HarnessError
 from harness.exchange import Exchange
+from harness.groups import Groups
 from harness.platforms import Hooks, Plan, Platform
 from harness.progress import Progress, ProgressBoard
-from harness.ring import Ring
+from harness.ring import Ring, Use
 from harness.wire import Channel, ChannelClosedError
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
@@ -46,6 +47,9 @@ class Rank:
         self.device: torch.device | None = None
         self.exchange: dict[str, Exchange] = {}
         self._listener = listener
+        self.groups = Groups()
+        self.use = Use()
+        """What may happen to the problem's arguments."""
         self.ring = Ring([], 1)
 
     def connect(self, message: dict[str, Any], then: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -104,7 +108,7 @@ class Rank:
         """Repeated calls go round these slots and `copies - 1` clones of each: no call finds in a cache what another
         has just read."""
         self.platform.forget()
-        self.ring = Ring([slots[slot] for slot in sorted(slots)], copies)
+        self.ring = Ring([slots[slot] for slot in sorted(slots)], copies, self.use)
 
     def time(
         self, call: Callable[[int], Any], message: dict[str, Any], take: Callable[[int, Any], None]

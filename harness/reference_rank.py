@@ -21,10 +21,20 @@ Right = tuple[Any, Any, Any]
 again), both in the problem's canonical form; and which of its elements are not judged (None: all are)."""
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is known of one set of inputs."""
+
+    arguments: tuple[Any, ...]
+    right: Right
+    shared: bool
+    """Whether the reference's output lies in an input's memory."""
+
+
 @dataclass
 class _Slot:
     arguments: tuple[Any, ...]
-    known: Right | None = None
+    known: _Known | None = None
     """Once it has been asked for."""
     former: _Slot | None = None
     """What the slot held before its inputs were overwritten in place."""
@@ -70,6 +80,8 @@ class ReferenceRank:
         self._problem = catalogue.load(message["problem"])
         self._case = Case(message["case"], message["sizes"])
         self._dtype = getattr(torch, message["dtype"])
+        problem = self._problem
+        self._state.use = ring.Use(problem.updates, problem.scratch, problem.changing)
         if self._state.platform.name == "cuda":
             torch.cuda.empty_cache()
         return {}
@@ -86,16 +98,15 @@ class ReferenceRank:
         )
         # Contiguous, as they arrive on the other side, and each tensor with memory of its own.
         arguments = ring.clone(self._problem.inputs(self._case, context), contiguous=True)
-        slot = _Slot(arguments)
+        slot = _Slot(self._state.groups.materialise(arguments))
         if message["in_place"]:
             slot.former = self._slots[message["slot"]]
             slot.former.former = None
         self._slots[message["slot"]] = slot
         return {"tree": self._state.exchange["inputs"].write(list(arguments))}
 
-    def _right(self, item: dict[str, Any]) -> tuple[Right, bool]:
-        """What is right for an item, and whether the reference's output lies in an input's memory. Collective, like the
-        reference itself: every rank asks at the same time.
+    def _right(self, item: dict[str, Any]) -> _Known:
+        """What is right for an item. Collective, like the reference itself: every rank asks at the same time.
 
         An item is a slot (`slot`; with `former`, what it held before), or an entry of the ring (`seed`, `samples`,
         `sample`, `entry`; samples of a seed in ascending order)."""
@@ -106,24 +117,34 @@ class ReferenceRank:
                 slot = slot.former
             if slot.known is None:
                 slot.known = self._evaluate(slot.arguments)
-            return slot.known, guard.shared_with(slot.known[0], slot.arguments)
+            return slot.known
         inputs, drawn = self._state.ring, (item["seed"], item["samples"])
         if self._drawn != drawn or inputs.sample > item["sample"]:
             inputs.draw(*drawn)
             self._drawn = drawn
         inputs.change(item["sample"])
-        arguments = inputs[item["entry"]]
-        right = self._evaluate(arguments)
-        return right, guard.shared_with(right[0], arguments)
+        return self._evaluate(inputs[item["entry"]])
 
-    def _evaluate(self, arguments: tuple[Any, ...]) -> Right:
-        assert self._problem is not None
+    def _evaluate(self, arguments: tuple[Any, ...]) -> _Known:
+        problem, use = self._problem, self._state.use
+        assert problem is not None
+
+        def answer(given: tuple[Any, ...]) -> tuple[Any, bool]:
+            given = use.copied(given)
+            output = problem.reference(*given)
+            return use.answer(output, given), guard.shared_with(output, given)
+
         with torch.no_grad():
-            expected = self._problem.reference(*arguments)
-            exact = self._problem.tolerance == "exact"
-            oracle = expected if exact else self._problem.reference(*_in_float64(arguments))
+            expected, shared = answer(arguments)
+            oracle = expected if problem.tolerance == "exact" else answer(_in_float64(arguments))[0]
+            unsure = problem.unsure(oracle, *arguments) if problem.unsure else None
+            right = (self._canonical(expected, arguments), self._canonical(oracle, arguments), unsure)
         self._state.platform.synchronize()
-        return expected, oracle
+        return _Known(arguments, right, shared)
+
+    def _canonical(self, output: Any, arguments: tuple[Any, ...]) -> Any:
+        assert self._problem is not None
+        return self._problem.canonical(output, *arguments) if self._problem.canonical else output
 
     def _check(self, message: dict[str, Any]) -> dict[str, Any]:
         """Judge the candidate's outputs, a list of one for each of `items`. Reply: `structure` (an error or None),
@@ -134,8 +155,9 @@ class ReferenceRank:
         structure, shared = None, False
         for number, item in enumerate(items):
             # Before anything that may differ between ranks.
-            (expected, oracle), aliased = self._right(item)
-            shared |= aliased
+            known = self._right(item)
+            expected, oracle, unsure = known.right
+            shared |= known.shared
             if structure is not None:
                 continue
             try:
@@ -146,7 +168,9 @@ class ReferenceRank:
             except (MalformedError, KeyError, TypeError, IndexError) as error:
                 structure = f"the output cannot be read: {error}"
                 continue
-            mismatches = compare(output, expected, oracle, trial=message["trial"], **self._how(message["check"]))
+            output = self._canonical(output, known.arguments)
+            how = self._how(message["check"])
+            mismatches = compare(output, expected, oracle, trial=message["trial"], unsure=unsure, **how)
             self._outputs.append(output if mismatches else None)
             found.append([to_json(m) for m in mismatches])
         return {"structure": structure, "mismatches": found, "shared": shared}
@@ -163,11 +187,10 @@ class ReferenceRank:
         """Whether an output that the last check found wrong, number `number`, is what would be right for one of the
         items `others`. Reply: `likeness`, [whole, share of wrong elements] of each; None on a rank that is right."""
         output = self._outputs[message["number"]] if message["number"] < len(self._outputs) else None
-        right, _ = self._right(message["item"])
-        right = ring.clone(right)
+        right = ring.clone(self._right(message["item"]).right)
         found = []
         for item in message["others"]:
-            other, _ = self._right(item)
+            other = self._right(item).right
             if output is not None:
                 found.append(likeness(output, right, other, trial=0, **self._how(message["check"])))
         return {"likeness": found if output is not None else None}
@@ -188,7 +211,8 @@ class ReferenceRank:
         assert self._problem is not None
         # Kept until the next call, as the candidate's is: else the allocator would hand the reference alone the same
         # memory for every output.
-        self._last = self._problem.reference(*self._state.ring[i])
+        arguments = self._state.ring[i]
+        self._last = self._state.use.answer(self._problem.reference(*arguments), arguments)
         return self._last
 
     def _time(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -213,10 +237,11 @@ class ReferenceRank:
 
 
 def _in_float64(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        if value.is_complex():
-            return value.to(torch.complex128)
-        return value.double() if value.is_floating_point() else value
-    if isinstance(value, (tuple, list)):
-        return type(value)(_in_float64(item) for item in value)
-    return value
+    """Real and complex numbers at twice their precision."""
+
+    def widened(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_complex():
+            return tensor.to(torch.complex128)
+        return tensor.double() if tensor.is_floating_point() else tensor
+
+    return ring.map_tensors(value, widened)

@@ -8,7 +8,8 @@ or by a fingerprint of a few elements, is then wrong.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,27 +21,64 @@ CHANGED = 16
 """Elements of each floating-point tensor that differ from one sample to the next."""
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Bound before any candidate can replace them.
-_equal, _index_copy, _clone = torch.equal, torch.Tensor.index_copy_, torch.Tensor.clone
+_equal, _index_copy, _clone, _copy = torch.equal, torch.Tensor.index_copy_, torch.Tensor.clone, torch.Tensor.copy_
+
+
+@dataclass(frozen=True)
+class Use:
+    """What may happen to a problem's arguments, by position (see `problems.spec.Problem`)."""
+
+    updates: Sequence[int] = ()
+    scratch: Sequence[int] = ()
+    changing: Sequence[int] | None = None
+
+    @property
+    def written(self) -> frozenset[int]:
+        """Arguments that `solution` may write into: restored before it is called again."""
+        return frozenset(self.updates) | frozenset(self.scratch)
+
+    def handed(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The same for one call: a list whose items may be replaced is the call's own."""
+        written = self.written
+        if not written:
+            return arguments
+        return tuple(list(a) if i in written and isinstance(a, list) else a for i, a in enumerate(arguments))
+
+    def copied(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The same with clones of what may be written."""
+        return tuple(clone(a) if i in self.written else a for i, a in enumerate(arguments))
+
+    def kept(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Those that must stay as they are."""
+        return tuple(a for i, a in enumerate(arguments) if i not in self.written)
+
+    def answer(self, output: Any, arguments: tuple[Any, ...]) -> Any:
+        """What is judged after a call with these arguments: its output, and with it what it was to update."""
+        return (output, tuple(arguments[i] for i in self.updates)) if self.updates else output
 
 
 class Ring:
     """`slots` and `copies - 1` clones of each, in turn. Entry i has the values of slot i modulo the number of slots."""
 
-    def __init__(self, slots: Sequence[tuple[Any, ...]], copies: int) -> None:
+    def __init__(self, slots: Sequence[tuple[Any, ...]], copies: int, use: Use | None = None) -> None:
+        self._use = use = use or Use()
         self._entries = [*slots, *(clone(arguments) for _ in range(copies - 1) for arguments in slots)]
         self._slots = len(slots)
         self._flat = [[_bits(t) for t in tensors(entry)] for entry in self._entries]
         # Private: what inputs are compared with, and restored from.
         self._kept = [[_clone(flat) for flat in entry] for entry in self._flat[: self._slots]]
+        owners = [[i for i, argument in enumerate(slot) for _ in tensors(argument)] for slot in slots]
+        self._written = [[owner in use.written for owner in slot] for slot in owners]
+        """Of a slot's tensors, whether calls may write into them."""
         self._changing = [
-            (kept, [entry[k] for entry in self._flat[i :: self._slots]])
+            (kept, [entry[k] for entry in self._flat[i :: self._slots]], self._written[i][k])
             for i, slot in enumerate(slots)
             for k, (tensor, kept) in enumerate(zip(tensors(slot), self._kept[i], strict=True))
-            if (tensor.is_floating_point() or tensor.is_complex()) and len(kept) > 1
+            if (_real(tensor) if use.changing is None else owners[i][k] in use.changing)
         ]
-        """What a slot's tensor was given as, and that tensor in the slot and its clones."""
-        self._steps: list[list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]] = []
-        """For each sample (tensor, what it was given as, positions, values)."""
+        """What a slot's tensor was given as, that tensor in the slot and its clones, whether calls write into it."""
+        self._steps: list[list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, bool]]] = []
+        """For each sample (tensor, what it was given as, positions, values, whether calls write into it)."""
         self.sample = -1
         """Whose contents these are; -1 for what was given."""
 
@@ -48,7 +86,7 @@ class Ring:
         return len(self._entries)
 
     def __getitem__(self, i: int) -> tuple[Any, ...]:
-        return self._entries[i % len(self._entries)]
+        return self._use.handed(self._entries[i % len(self._entries)])
 
     def draw(self, seed: int, samples: int) -> None:
         """Restore all contents and prepare `samples` changes of them from `seed`, the same on every rank and side."""
@@ -60,7 +98,9 @@ class Ring:
         copies, device = len(self._entries) // self._slots, self._changing[0][0].device
         drawn = torch.randint(1 << 62, (len(self._changing), 2, samples, copies, CHANGED), generator=generator)
         turn = (torch.arange(samples, device=device) % 2)[:, None, None]
-        for (kept, flats), (at, source) in zip(self._changing, drawn.to(device), strict=True):
+        for (kept, flats, written), (at, source) in zip(self._changing, drawn.to(device), strict=True):
+            if len(kept) < 2:
+                continue
             # One position in each of `count` stretches, even and odd ones in alternation: what a change writes and what
             # it restores of the former never overlap.
             count = min(CHANGED, len(kept) // 2)
@@ -74,32 +114,43 @@ class Ring:
             positions, values = torch.cat([restored_at, set_at], 2), torch.cat([old, new], 2)
             for step, places, contents in zip(self._steps, positions.unbind(), values.unbind(), strict=True):
                 for flat, place, content in zip(flats, places.unbind(), contents.unbind(), strict=True):
-                    step.append((flat, kept, place, content))
+                    step.append((flat, kept, place, content, written))
 
     def change(self, sample: int) -> None:
         """Make the contents those of a sample; samples come in ascending order."""
+        if sample >= 0:
+            self._undo_writes()
         while self.sample < sample:
             self.sample += 1
-            for flat, _, places, contents in self._steps[self.sample]:
+            for flat, _, places, contents, _ in self._steps[self.sample]:
                 _index_copy(flat, 0, places, contents)
 
     def restore(self) -> None:
-        """Undo the changes; what else has been written stays."""
+        """Undo the changes, and what calls were allowed to write; what else has been written stays."""
         if self.sample >= 0:
-            for flat, kept, places, _ in self._steps[self.sample]:
+            for flat, kept, places, _, _ in self._steps[self.sample]:
                 _index_copy(flat, 0, places, kept[places])
+        self._undo_writes()
         self.sample = -1
 
+    def _undo_writes(self) -> None:
+        if self._use.written:
+            for flat, kept, written in self._all():
+                if written:
+                    _copy(flat, kept)
+
+    def _all(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
+        """(tensor, what it was given as, whether calls may write into it) of all entries."""
+        for i, entry in enumerate(self._flat):
+            slot = i % self._slots
+            yield from zip(entry, self._kept[slot], self._written[slot], strict=True)
+
     def intact(self) -> bool:
-        """Whether nothing but `change` has written into any input. Restores."""
+        """Whether nothing but `change`, and calls where they may, has written into any input. Restores."""
         changed = self._steps[self.sample] if self.sample >= 0 else []
-        as_changed = all(_equal(flat[places], contents) for flat, _, places, contents in changed)
+        as_changed = all(_equal(flat[places], new) for flat, _, places, new, written in changed if not written)
         self.restore()
-        return as_changed and all(
-            _equal(flat, kept)
-            for i, entry in enumerate(self._flat)
-            for flat, kept in zip(entry, self._kept[i % self._slots], strict=True)
-        )
+        return as_changed and all(_equal(flat, kept) for flat, kept, written in self._all() if not written)
 
 
 class Shelf:
@@ -124,7 +175,7 @@ class Shelf:
             self._room = torch.empty(max(self._BYTES, LEAST_KEPT * sum(sizes)), dtype=torch.uint8, device=device)
         if self._room is not None and self._used + sum(sizes) > len(self._room):
             return None
-        return _map(value, self._put)
+        return map_tensors(value, self._put)
 
     def _put(self, tensor: torch.Tensor) -> torch.Tensor:
         assert self._room is not None
@@ -134,9 +185,14 @@ class Shelf:
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """Every tensor in nested tuples, lists and dicts, in order."""
+    """Every dense tensor in nested tuples, lists and dicts, in order: of a linear layer weight and bias, of a sparse
+    tensor indices and values."""
+    if isinstance(value, torch.nn.Linear):
+        value = [value.weight, value.bias]
     if isinstance(value, torch.Tensor):
-        return [value]
+        if value.layout is torch.sparse_coo:
+            return [value._indices(), value._values()]
+        return [value.detach() if value.requires_grad else value]
     if isinstance(value, dict):
         value = list(value.values())
     return [t for item in value for t in tensors(item)] if isinstance(value, (tuple, list)) else []
@@ -144,19 +200,37 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 def clone(value: Any, *, contiguous: bool = False) -> Any:
     """The same with every tensor cloned."""
-    return _map(value, partial(_clone, memory_format=torch.contiguous_format) if contiguous else _clone)
+    return map_tensors(value, partial(_clone, memory_format=torch.contiguous_format) if contiguous else _clone)
 
 
-def _map(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same with every tensor replaced by the function's."""
+def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same with every dense tensor replaced by the function's."""
+    if isinstance(value, torch.nn.Linear):
+        return linear(function(value.weight.detach()), None if value.bias is None else function(value.bias.detach()))
     if isinstance(value, torch.Tensor):
+        if value.layout is torch.sparse_coo:
+            return sparse(function(value._indices()), function(value._values()), value.shape)
         return function(value)
     if isinstance(value, (tuple, list)):
-        items = [_map(item, function) for item in value]
+        items = [map_tensors(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
-        return {key: _map(item, function) for key, item in value.items()}
+        return {key: map_tensors(item, function) for key, item in value.items()}
     return value
+
+
+def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.nn.Linear:
+    """A layer with these as its parameters, in their own memory."""
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = torch.nn.Parameter(weight)
+    if bias is not None:
+        layer.bias = torch.nn.Parameter(bias)
+    return layer
+
+
+def sparse(indices: torch.Tensor, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A coalesced COO tensor of these, in their own memory."""
+    return torch.sparse_coo_tensor(indices, values, tuple(shape), is_coalesced=True, check_invariants=False)
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
@@ -175,7 +249,7 @@ def overwrite(old: Any, new: Any) -> Any:
     for target, source in zip(into, values, strict=True):
         alias(target).copy_(source)
     targets = iter(into)
-    return _map(new, lambda source: next(targets))
+    return map_tensors(new, lambda source: next(targets))
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -191,6 +265,10 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.view(_INTEGERS[flat.element_size()]) if flat.dtype is not torch.bool else flat.view(torch.int8)
+
+
+def _real(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _hashed(seed: int) -> int:

@@ -194,7 +194,9 @@ class Run:
     def _load(self, pair: Pair) -> None:
         store.stock(pair.candidate.scratch / "cache", self._request.candidate.hash)
         path = write_candidate(pair.candidate.scratch, self._request.candidate)
-        pair.ask("load", {"path": str(path)}, load_deadline(self._limits))
+        entry = self._entry
+        use = {"updates": entry.updates, "scratch": entry.scratch, "changing": entry.changing}
+        pair.ask("load", {"path": str(path), "use": use}, load_deadline(self._limits))
 
     def _correctness(self, pair: Pair) -> None:
         """Single calls, each drained, on fresh inputs: in new buffers, and at last in the same buffers again."""
@@ -223,8 +225,8 @@ class Run:
         communicators."""
         for slot in range(min(self._request.trials, self._slots), self._slots):
             pair.give_inputs(slot)
-        # As many as a sample has calls, so that each finds its inputs in memory and not in a cache.
-        copies = math.ceil(measure.MAX_CALLS / self._slots) if self._slots == _SLOTS else 1
+        # As many as a sample or a burst has calls: each finds its inputs in memory and not in a cache, and as given.
+        copies = math.ceil(measure.MAX_CALLS / self._slots) if self._slots == _SLOTS or self._writes else 1
         rotated = pair.ask_reference("rotate", {"copies": copies}, "copying inputs")
         pair.ask("rotate", {"copies": copies}, self._limits.first_call_s)
         return self._slots * copies, rotated[0]["communicators"]
@@ -233,13 +235,16 @@ class Run:
         platform = self._box.platform
         if self._request.protocol == "pkb":
             steady = measure.pkb(timed.reference("steady"), timed.candidate("steady"))
-            replies = pair.ask("last", {}, self._limits.call_s)
-            pair.judge(
-                replies, [timed.given(measure.PKB_ITERATIONS - 1)], one=True, trial=self._request.trials,
-                verdict=Verdict.race, note=" (output of the last timed call; single calls were right)",
-            )  # fmt: skip
+            if not self._writes:  # back to back calls have updated their inputs again and again
+                replies = pair.ask("last", {}, self._limits.call_s)
+                pair.judge(
+                    replies, [timed.given(measure.PKB_ITERATIONS - 1)], one=True, trial=self._request.trials,
+                    verdict=Verdict.race, note=" (output of the last timed call; single calls were right)",
+                )  # fmt: skip
             return self._measurement_of(steady, None, "the pkb protocol has no device-only figure")
-        found = {"eager": measure.alternate(timed.reference("eager"), timed.candidate("eager"))}
+        # Inputs that calls write into are restored before a sample.
+        calls = 1 if self._writes else None
+        found = {"eager": measure.alternate(timed.reference("eager"), timed.candidate("eager"), calls)}
         timed.judge_audits()
         note = ""
         try:
@@ -289,6 +294,11 @@ class Run:
             achievable_us=floors.achievable_us,
             achievable_bound_by=floors.achievable_bound_by,
         )
+
+    @property
+    def _writes(self) -> bool:
+        """Whether `solution` may write into arguments."""
+        return bool(self._entry.updates or self._entry.scratch)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

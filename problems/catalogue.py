@@ -35,6 +35,9 @@ class Entry:
     cases: dict[str, Case]
     tolerance: Tolerance
     repair: str
+    updates: tuple[int, ...]
+    scratch: tuple[int, ...]
+    changing: tuple[int, ...] | None
     path: Path
 
     @property
@@ -123,6 +126,9 @@ def _read(path: Path) -> Entry:
             cases={name: Case(name, sizes) for name, sizes in declared["cases"].items()},
             tolerance=_tolerance(declared, path),
             repair=declared.get("repair", ""),
+            updates=declared.get("updates", ()),
+            scratch=declared.get("scratch", ()),
+            changing=declared.get("changing"),
             path=path,
         )
     except KeyError as missing:
