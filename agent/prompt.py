@@ -50,8 +50,11 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    names = entry.arguments
     facts = {
         "entry": entry,
+        "updates": [f"`{names[i]}`" for i in entry.updates],
+        "scratch": [f"`{names[i]}`" for i in entry.scratch],
         "statement": statement.strip("\n"),
         "case": case,
         "world_size": world_size,

@@ -46,7 +46,8 @@ class CandidateFailedError(Exception):
 
 def reference_candidate(entry: Entry) -> Candidate:
     """The reference itself as a candidate: its speed-up is 1 but for noise."""
-    return Candidate(source=f"{catalogue.statement(entry)}\n\nsolution = reference\n", backend=Backend.reference)
+    named = "" if entry.function == "solution" else f"\n\nsolution = {entry.function}\n"
+    return Candidate(source=f"{catalogue.statement(entry)}{named}", backend=Backend.reference)
 
 
 class Sandbox:

@@ -65,9 +65,12 @@ class ForkServer:
         import torch
 
         from problems import catalogue
-        from problems.spec import Case
+        from problems.spec import Case, ProblemError
 
-        problem = catalogue.load(message["problem"])
+        try:
+            problem = catalogue.load(message["problem"], message["suite"])
+        except ProblemError as error:  # a suite's file that cannot be imported here
+            return {"illegal": str(error), "work": None}
         case, world_size = Case(message["case"], message["sizes"]), message["world_size"]
         reason = problem.illegal(case, world_size)
         element_bytes = getattr(torch, message["dtype"]).itemsize

@@ -48,7 +48,7 @@ class Processes:
         self._reference: RankSet | None = None
         self._warm: RankSet | None = None
         """The next candidate's ranks, told to connect."""
-        self._prepared: tuple[int, Case, str] | None = None
+        self._prepared: tuple[str, int, Case, str] | None = None
         """What the reference ranks are set up for."""
         self._lease: Lease | None = None
         self._clocks: Clocks | None = None
@@ -56,7 +56,7 @@ class Processes:
         """Per leased GPU, bytes that belonged to no process before this session used it."""
         self._worked = False
         """Whether reference ranks have ever come up on these devices."""
-        self._work: dict[tuple[int, str, str], Work] = {}
+        self._work: dict[tuple[str, int, str, str], Work] = {}
 
     def close(self) -> None:
         """End them all. Safe to call twice; the next use starts fresh ones."""
@@ -111,9 +111,9 @@ class Processes:
 
     def inspect(self, entry: Entry, case: Case, dtype: str) -> Work:
         """The problem's work at a case. Raises ProblemError if it cannot run at this world size."""
-        key = (entry.number, case.name, dtype)
+        key = (entry.suite, entry.number, case.name, dtype)
         if key not in self._work:
-            reply = self._nursery.inspect(entry.number, case.name, dict(case.sizes), self.world_size, dtype)
+            reply = self._nursery.inspect(entry, case, self.world_size, dtype)
             if reply["illegal"]:
                 raise ProblemError(f"problem {entry.number} ({entry.name}), case {case}: {reply['illegal']}")
             self._work[key] = Work(**reply["work"])
@@ -292,10 +292,13 @@ class Processes:
     def prepare(self, entry: Entry, case: Case, dtype: str) -> RankSet:
         """The reference ranks, set up for a problem."""
         ranks = self.reference()
-        if self._prepared != (entry.number, case, dtype):
-            setup = {"problem": entry.number, "case": case.name, "sizes": dict(case.sizes), "dtype": dtype}
+        if self._prepared != (entry.suite, entry.number, case, dtype):
+            setup = {
+                "problem": entry.number, "suite": entry.suite,
+                "case": case.name, "sizes": dict(case.sizes), "dtype": dtype,
+            }  # fmt: skip
             self.expect(ranks.ask("setup", setup, deadline_s=60), "loading the problem")
-            self._prepared = (entry.number, case, dtype)
+            self._prepared = (entry.suite, entry.number, case, dtype)
         return ranks
 
     def expect(self, outcome: Outcome, doing: str) -> Outcome:

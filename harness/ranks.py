@@ -21,6 +21,8 @@ from harness.errors import SandboxError
 from harness.jail import Jail, prepare
 from harness.progress import Phase, ProgressBoard, Words
 from harness.wire import Channel, ChannelClosedError, GarbledError, pair, readable
+from problems.catalogue import Entry
+from problems.spec import Case
 
 _SCRATCH_ROOT = Path("/dev/shm")  # shared memory: the exchange files and the cpu platform's symmetric buffers live here
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
@@ -97,12 +99,12 @@ class Nursery:
         if not self.scratch.is_dir():
             raise SandboxError("the scratch folder is gone")
 
-    def inspect(self, problem: int, case: str, sizes: dict[str, int], world_size: int, dtype: str) -> dict[str, Any]:
+    def inspect(self, entry: Entry, case: Case, world_size: int, dtype: str) -> dict[str, Any]:
         """`illegal` (why the problem cannot run so, or None) and `work`, from the problem's own code."""
         return self._ask(
             {
-                "op": "inspect", "problem": problem, "case": case, "sizes": sizes,
-                "world_size": world_size, "dtype": dtype,
+                "op": "inspect", "problem": entry.number, "suite": entry.suite,
+                "case": case.name, "sizes": dict(case.sizes), "world_size": world_size, "dtype": dtype,
             },
             timeout_s=120,
         )  # fmt: skip

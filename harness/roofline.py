@@ -64,11 +64,13 @@ def datasheet(device: str) -> Peaks | None:
 def floor(work: Work, device: str, dtype: DType) -> tuple[float, str] | None:
     """(us, what binds it) at datasheet peaks, or None if they are not known."""
     peaks = datasheet(device)
-    return None if peaks is None else time_at(work, peaks, dtype)
+    return None if peaks is None or work == Work() else time_at(work, peaks, dtype)
 
 
 def floors(work: Work, device: str, dtype: DType, world_size: int, measured: Peaks | None) -> Floors:
     """What no measured time may beat, and the time that the rates measured on this machine would take."""
+    if work == Work():  # a user's problem that says nothing
+        return Floors()
     published = floor(work, device, dtype)
     if measured is None:
         return Floors(published[0], published[1]) if published else Floors()

@@ -38,8 +38,10 @@ class Run:
         self._box, self._builds, self._request, self._on_stage = processes, builds, request, on_stage
         self._refill = refill
         self._limits = request.limits
-        self._entry = catalogue.find(request.problem)
-        self._case = catalogue.select_case(self._entry, request.case)
+        self._entry = catalogue.find(request.problem, request.suite)
+        self._case = catalogue.select_case(self._entry, request.case or self._entry.default)
+        if self._entry.tolerance == "flat":
+            request = self._request = request.model_copy(update={"check": "pkb"})
         self._stage = Stage.policy
         self._stage_s: dict[str, float] = {}
         self._spent_on = "start"
@@ -67,6 +69,7 @@ class Run:
             candidate=request.candidate.hash,
             backend=request.candidate.backend,
             problem=self._entry.number,
+            suite=self._entry.suite,
             name=self._entry.name,
             case=self._case.name,
             sizes=dict(self._case.sizes),

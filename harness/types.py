@@ -106,7 +106,10 @@ class Request(Frozen):
 
     candidate: Candidate
     problem: int
-    case: str = "pkb"
+    suite: str = ""
+    """Whose problem (`problems.suites`): a path, or "" for ours."""
+    case: str = ""
+    """"": the problem's default."""
     platform: PlatformName
     world_size: int = Field(ge=1, le=64)
     dtype: DType
@@ -286,6 +289,8 @@ class Evaluation(Frozen):
     """Hash of the candidate."""
     backend: Backend
     problem: int
+    suite: str = ""
+    """Whose problem; "" for ours."""
     name: str
     """Name of the problem."""
     case: str

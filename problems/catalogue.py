@@ -1,6 +1,7 @@
 """Finds problem files and reads what they say about themselves. The file name is the registry.
 
-Everything but `load` parses source text, so listing needs no torch.
+`suite` is a path to somebody else's problems (see `suites`), or "" for the 87 of this folder. Everything but `load`
+parses source text, so listing needs no torch.
 """
 
 from __future__ import annotations
@@ -39,27 +40,46 @@ class Entry:
     scratch: tuple[int, ...]
     changing: tuple[int, ...] | None
     path: Path
+    suite: str = ""
+    """Where it comes from: an absolute path, or "" for ours."""
+    function: str = "reference"
+    """Name of the function that says what is right."""
+    published: bool = False
+    """From a checkout of ParallelKernelBench: shown and run as it is."""
 
     @property
     def default(self) -> str:
         """The case that is meant where none is named."""
-        return "default" if "default" in self.cases else "pkb"
+        return next((name for name in ("default", "pkb") if name in self.cases), next(iter(self.cases)))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the function's arguments."""
+        for node in ast.parse(self.path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name == self.function:
+                return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        return []
 
 
-def entries() -> list[Entry]:
-    """All problems, sorted by number. Raises ProblemError for a file whose `PROBLEM` is missing or not in literals."""
-    found = (_read(path) for path in _FOLDER.glob("p*.py") if _FILE_NAME.fullmatch(path.stem))
+def entries(suite: str = "") -> list[Entry]:
+    """All problems, sorted by number. Raises ProblemError for a file whose `PROBLEM` is missing or not in literals, and
+    for a suite that is none."""
+    if suite:
+        from problems import suites
+
+        return suites.entries(suite)
+    found = (read_entry(path) for path in _FOLDER.glob("p*.py") if _FILE_NAME.fullmatch(path.stem))
     return sorted(found, key=lambda entry: entry.number)
 
 
-def find(query: str | int) -> Entry:
+def find(query: str | int, suite: str = "") -> Entry:
     """The problem of that number or name: `13`, `"13"`, `"gemm_allreduce"` or `"p13_gemm_allreduce"`.
 
     Raises ProblemError, naming near matches, if there is none.
     """
     wanted = str(query).strip().lower().removesuffix(".py").replace("-", "_")
     number = int(digits.group(1)) if (digits := re.fullmatch(r"p?(\d+)", wanted)) else None
-    listed = entries()
+    listed = entries(suite)
     for entry in listed:
         if number == entry.number or wanted in (entry.name, entry.path.stem):
             return entry
@@ -77,8 +97,13 @@ def select_case(entry: Entry, name: str) -> Case:
         raise ProblemError(f"problem {entry.number} ({entry.name}) has no case {name!r}; it has {known}") from None
 
 
-def load(number: int) -> Problem:
-    """Imports that problem's module alone (and torch). Raises ProblemError if there is none of that number."""
+def load(number: int, suite: str = "") -> Problem:
+    """Imports that problem's module alone (and torch). Raises ProblemError if there is none of that number, or if a
+    suite's file cannot be imported."""
+    if suite:
+        from problems import suites
+
+        return suites.load(find(number, suite))
     problem: Problem = importlib.import_module(f"problems.{find(number).path.stem}").PROBLEM
     return problem
 
@@ -89,8 +114,10 @@ def statement(entry: Entry) -> str:
     The text is a module that runs by itself. Inputs, work model and declaration are never part of it.
     """
     source = entry.path.read_text(encoding="utf-8")
+    if entry.published:
+        return source
     lines, module = source.splitlines(), ast.parse(source)
-    needed = _needed_by("reference", module)
+    needed = _needed_by(entry.function, module)
     text = ""
     for node in module.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -111,14 +138,20 @@ def _near_names(name: str, listed: list[Entry]) -> list[Entry]:
     return [by_name[close] for close in difflib.get_close_matches(name, by_name, n=3, cutoff=0.4)]
 
 
-def _read(path: Path) -> Entry:
-    declared = _declaration(path)
+def read_entry(path: Path) -> Entry:
+    """What one of our files says. Raises ProblemError."""
     match = _FILE_NAME.fullmatch(path.stem)
     assert match
+    return declared_entry(path, int(match.group(1)), match.group(2))
+
+
+def declared_entry(path: Path, number: int, name: str) -> Entry:
+    """What a file's `PROBLEM` says. Raises ProblemError if that is missing or not in literals."""
+    declared = _declaration(path)
     try:
         return Entry(
-            number=int(match.group(1)),
-            name=match.group(2),
+            number=number,
+            name=name,
             title=declared["title"],
             family=declared["family"],
             source=declared["source"],

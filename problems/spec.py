@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import torch
 
-Tolerance = Literal["exact", "rounding"]
-"""`exact`: data movement, every bit must agree. `rounding`: arithmetic, judged against a float64 oracle."""
+Tolerance = Literal["exact", "rounding", "flat"]
+"""`exact`: data movement, every bit must agree. `rounding`: arithmetic, judged against a float64 oracle. `flat`: judged
+against the reference's own output by ParallelKernelBench's rule, whatever check is asked for."""
 
 
 class ProblemError(Exception):

@@ -56,6 +56,7 @@ class RunConfig(Frozen):
     """Everything that decides what a run does; resolved once, recorded in `RunStarted`."""
 
     problem: int
+    suite: str = ""
     case: str
     platform: PlatformName
     world_size: int

@@ -31,7 +31,16 @@ WorldSize = Annotated[
     int | None,
     typer.Option("--world-size", "--gpus", min=1, max=64, help="Ranks. Default: 2 on cpu, the GPUs up to 4 on cuda."),
 ]
-CaseName = Annotated[str, typer.Option("--case", help="Named sizes of the problem; `problems show` lists them.")]
+CaseName = Annotated[
+    str | None,
+    typer.Option(
+        "--case", help="Named sizes of the problem; `problems show` lists them. Default: `default`, else `pkb`."
+    ),
+]
+Suite = Annotated[
+    str,
+    typer.Option(help="Somebody else's problems: a ParallelKernelBench checkout, a Python file, or a folder of them."),
+]
 DTypeName = Annotated[DType | None, typer.Option(help="Type of the data. Default: float32 on cpu, bfloat16 on cuda.")]
 BackendName = Annotated[
     Backend | None, typer.Option(help="What the candidate is written in. Default: cpp on cpu, cuda on cuda.")

@@ -38,7 +38,7 @@ def run_one(
     HarnessError if the sandbox cannot be brought up. Once the loop runs, Ctrl-C and the harness's or the provider's
     failures are the run's `reason` instead.
     """
-    entry = find(config.problem)
+    entry = find(config.problem, config.suite)
     require_page(config.backend)
     case = select_case(entry, config.case)
     model = model or models.make(config.model)

@@ -79,6 +79,7 @@ class Session:
         return Request(
             candidate=candidate,
             problem=self.entry.number,
+            suite=self.entry.suite,
             case=select_case(self.entry, case).name if case else self.case.name,
             platform=self.sandbox.platform_name,
             world_size=self.sandbox.world_size,

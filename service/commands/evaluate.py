@@ -21,6 +21,7 @@ from service.options import (
     Json,
     Platform,
     ProtocolName,
+    Suite,
     Trials,
     WorldSize,
     finite,
@@ -37,7 +38,8 @@ def evaluate(
         list[str], typer.Argument(help="Candidates; - is stdin, `reference` the problem's own reference.")
     ],
     problem: Annotated[str, typer.Option(help="Number or name.")],
-    case: CaseName = "pkb",
+    suite: Suite = "",
+    case: CaseName = None,
     platform: Platform = None,
     world_size: WorldSize = None,
     dtype: DTypeName = None,
@@ -66,8 +68,8 @@ def evaluate(
     With --json one Evaluation per line. Exit code 0: all passed; 1: some candidate failed; 2: usage; 3: the harness
     failed, and later files were not tried.
     """
-    entry = find(problem)
-    select_case(entry, case)
+    entry = find(problem, suite)
+    case = select_case(entry, case or entry.default).name
     setup = resolve(platform, world_size, dtype, backend)
     limits = Limits() if call_deadline is None else Limits(call_s=call_deadline, first_call_s=call_deadline)
     failed, console = False, stderr_console()
@@ -83,6 +85,7 @@ def evaluate(
             request = Request(
                 candidate=candidate,
                 problem=entry.number,
+                suite=entry.suite,
                 case=case,
                 platform=setup.platform,
                 world_size=setup.world_size,

@@ -24,6 +24,7 @@ from service.options import (
     Platform,
     ProtocolName,
     RunsDir,
+    Suite,
     Trials,
     WorldSize,
     finite,
@@ -42,7 +43,8 @@ def run(
         str | None,
         typer.Option(help="PROVIDER/MODEL as LiteLLM names it, or replay:PATH. Default without a key: a recording."),
     ] = None,
-    case: CaseName = "pkb",
+    suite: Suite = "",
+    case: CaseName = None,
     platform: Platform = None,
     world_size: WorldSize = None,
     dtype: DTypeName = None,
@@ -78,11 +80,12 @@ def run(
     Exit code 0: the best candidate, evaluated afresh, met the target (without one: is correct); 1: not; 2: usage;
     3: the harness or the provider failed; 130: interrupted.
     """
-    entry = find(problem)
-    select_case(entry, case)
+    entry = find(problem, suite)
+    case = select_case(entry, case or entry.default).name
     setup = resolve(platform, world_size, dtype, backend)
     config = RunConfig(
         problem=entry.number,
+        suite=entry.suite,
         case=case,
         platform=setup.platform,
         world_size=setup.world_size,
