@@ -61,14 +61,12 @@ class Sandbox:
         world_size: int,
         limits: Limits | None = None,
         isolation: IsolationLevel = "auto",
-        ahead: int = 1,
     ) -> None:
         """`isolation` is how candidates are confined; with `strict` the first use raises HarnessError if any layer
-        cannot be had here. `ahead` sets of ranks are brought up at once, for as many candidates: more save time where
-        many are evaluated without timing, and each holds memory on every device."""
+        cannot be had here."""
         self.platform_name, self.world_size = platform, world_size
         self.limits = limits or Limits()
-        self._processes = Processes(platform, world_size, self.limits, isolation, ahead)
+        self._processes = Processes(platform, world_size, self.limits, isolation)
         self._builds = Builds(self._processes)
         self._topology: Topology | None = None
 

@@ -40,19 +40,14 @@ class Processes:
     """Started when first needed: a request that cannot be costs none. Not thread-safe."""
 
     def __init__(
-        self,
-        platform: PlatformName,
-        world_size: int,
-        limits: Limits,
-        isolation: IsolationLevel = "auto",
-        ahead: int = 1,
+        self, platform: PlatformName, world_size: int, limits: Limits, isolation: IsolationLevel = "auto"
     ) -> None:
-        self.world_size, self.limits, self.isolation, self._ahead = world_size, limits, isolation, ahead
+        self.world_size, self.limits, self.isolation = world_size, limits, isolation
         self.platform = platforms.get(platform)
         self._started: Nursery | None = None
         self._reference: RankSet | None = None
-        self._warm: list[RankSet] = []
-        """The next candidates' ranks, told to connect: `ahead` at once as soon as there are none."""
+        self._warm: RankSet | None = None
+        """The next candidate's ranks, told to connect."""
         self._prepared: tuple[str, int, Case, str] | None = None
         """What the reference ranks are set up for."""
         self._lease: Lease | None = None
@@ -65,7 +60,7 @@ class Processes:
 
     def close(self) -> None:
         """End them all. Safe to call twice; the next use starts fresh ones."""
-        self._reference, self._warm = None, []
+        self._reference = self._warm = None
         if self._started is not None:
             self._started.close()
             self._started = None
@@ -73,7 +68,10 @@ class Processes:
     def recover(self) -> None:
         """After a fault of ours: end all ranks, and the fork server too if it is not well."""
         try:
-            self._kill()
+            for ranks in (self._reference, self._warm):
+                if ranks is not None:
+                    ranks.kill()
+            self._reference = self._warm = None
             if self._started is not None:
                 self._started.check()
         except SandboxError:
@@ -167,7 +165,7 @@ class Processes:
     def warm_up(self) -> None:
         """Begin to bring up what the next evaluation needs, unless it is there or somebody else has the devices.
         Returns at once; the new processes hold the lease until they are ready."""
-        if self._reference is None or not self._warm:
+        if self._reference is None or self._warm is None:
             with contextlib.suppress(BusyError), self.lease().hold(wait_s=0) as locks:
                 self.bring_up(locks)
 
@@ -175,8 +173,8 @@ class Processes:
         """The same under the lease. With its descriptors in `locks` the new processes keep it until they are ready."""
         if self._reference is None:
             self._reference, self._prepared = self._begin("reference", locks), None
-        if not self._warm:
-            self._warm = [self._begin("candidate", locks) for _ in range(self._ahead)]
+        if self._warm is None:
+            self._warm = self._begin("candidate", locks)
 
     def _begin(self, role: str, locks: Sequence[int] = ()) -> RankSet:
         ranks = self.spawn(role, locks=locks)
@@ -194,12 +192,11 @@ class Processes:
         if self._reference is not None and (outcome := self._connected(self._reference)):
             replies = self._came_up(outcome).replies
             held_s += [reply["seconds"] for reply in replies]
-        for ranks in list(self._warm):
-            if outcome := self._connected(ranks):
-                held_s += [reply["seconds"] for reply in outcome.replies]
-                if not outcome.ok:
-                    ranks.kill()
-                    self._warm.remove(ranks)
+        if self._warm is not None and (outcome := self._connected(self._warm)):
+            held_s += [reply["seconds"] for reply in outcome.replies]
+            if not outcome.ok:
+                self._warm.kill()
+                self._warm = None
         return max(held_s)
 
     def reference(self) -> RankSet:
@@ -227,21 +224,17 @@ class Processes:
         if self._lease is None or self.platform.name == "cpu":
             return
         lease.quarantine("cuda", self._lease.devices, reason)
-        self._kill()
-        self._lease = self._clocks = None
-
-    def _kill(self) -> None:
-        """All ranks that hold devices."""
-        for ranks in filter(None, (self._reference, *self._warm)):
-            ranks.kill()
-        self._reference, self._warm = None, []
+        for ranks in (self._reference, self._warm):
+            if ranks is not None:
+                ranks.kill()
+        self._reference = self._warm = self._lease = self._clocks = None
 
     def candidate(self) -> RankSet:
         """Connected ranks for one candidate, attached to their exchange files; call under the lease. The caller kills
         them. A set that died while it waited is replaced."""
         said = ""
         for _ in range(2):
-            ranks = self._warm.pop(0) if self._warm else self._begin("candidate")
+            ranks, self._warm = self._warm or self._begin("candidate"), None
             outcome = self._connected(ranks)
             if outcome is None or outcome.ok:
                 outcome = ranks.ask("attach", {"folder": str(ranks.exchange)}, deadline_s=self.limits.start_s)

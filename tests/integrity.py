@@ -51,7 +51,7 @@ class Session:
         self.rows: list[dict[str, Any]] = []
 
     def __enter__(self) -> Session:
-        self.box = Sandbox(self.options.platform, self.world_size, self.limits, ahead=self.options.ahead)
+        self.box = Sandbox(self.options.platform, self.world_size, self.limits)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -257,7 +257,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the order of the mixed evaluations")
     parser.add_argument("--witness", default="", help="honest candidate before and after the mixed ones")
     parser.add_argument("--deadline", type=float, default=5.0, help="seconds without progress in a call")
-    parser.add_argument("--ahead", type=int, default=1, help="sets of ranks that are brought up at once")
     parser.add_argument("--only", nargs="+", default=[], help="names, with * and ?, of the candidates to run")
     parser.add_argument("--out", default="", help="file for everything as JSON")
     options = parser.parse_args(arguments)

@@ -222,9 +222,9 @@ def test_whatever_it_does_ends_with_a_verdict_and_leaves_nothing(trick, monkeypa
         if trick == "an endless printer":
             assert any(b < a for log in sizes.values() for a, b in itertools.pairwise(log)), "never cut off"
         own._processes.ready()
-        assert _untrusted(own) == sorted(own._processes._warm[0].pids), "nobody but the next candidate's ranks"
+        assert _untrusted(own) == sorted(own._processes._warm.pids), "nobody but the next candidate's ranks"
         folders = [path.name for path in own._processes.scratch.iterdir() if path.name.startswith("candidate-")]
-        assert folders == [own._processes._warm[0].name]
+        assert folders == [own._processes._warm.name]
         again = own.evaluate(request(RIGHT))
         assert again.passed, again.summary
         server = own._processes._started._process.pid
@@ -259,7 +259,7 @@ def test_a_jail_that_is_ended_from_outside_is_nobodys_fault(monkeypatch):
     with Sandbox("cpu", 2, LIMITS) as own:
         assert own.evaluate(request(RIGHT)).passed
         own._processes.ready()
-        warm = own._processes._warm[0]
+        warm = own._processes._warm
         os.kill(_init(warm.pids[0]), signal.SIGKILL)
         _wait(lambda: _untrusted(own) == [])
         with pytest.raises(SandboxError, match="ended from outside"):

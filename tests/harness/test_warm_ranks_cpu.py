@@ -41,7 +41,7 @@ def box():
 
 def test_the_next_candidate_gets_ranks_that_were_brought_up_before(box):
     assert box.evaluate(request()).passed
-    ahead = box._processes._warm[0].pids
+    ahead = box._processes._warm.pids
     inside = [_pid_inside(pid) for pid in ahead]
     raises = "import os\nraise ValueError(os.getpid())\n"
     failed = box.evaluate(request(RIGHT + raises))
@@ -52,22 +52,21 @@ def test_the_next_candidate_gets_ranks_that_were_brought_up_before(box):
 
 def test_nothing_is_brought_up_after_the_last_one(box):
     assert box.evaluate(request(), last=True).passed
-    assert not box._processes._warm and box._processes._reference.alive
+    assert box._processes._warm is None and box._processes._reference.alive
 
 
 def test_a_candidate_that_does_not_build_leaves_the_ranks_for_the_next(box):
     assert box.evaluate(request()).passed
-    ahead = box._processes._warm[0].pids
+    ahead = box._processes._warm.pids
     assert box.evaluate(request("def broken(:\n")).verdict is Verdict.compile_error
-    assert box._processes._warm[0].pids == ahead
+    assert box._processes._warm.pids == ahead
 
 
 @pytest.mark.parametrize("victim", ["_warm", "_reference"])
 def test_ranks_that_die_while_they_wait_are_replaced(box, victim):
     assert box.evaluate(request()).passed
     box._processes.ready()
-    ranks = box._processes._reference if victim == "_reference" else box._processes._warm[0]
-    os.kill(ranks.pids[1], signal.SIGKILL)
+    os.kill(getattr(box._processes, victim).pids[1], signal.SIGKILL)
     server = box._processes._started
     assert box.evaluate(request()).passed
     assert box._processes._started is server, "the fork server was well"
@@ -78,12 +77,13 @@ def test_ranks_on_their_way_hold_the_lease_and_let_go_of_it(box):
     other = Lease("cpu", [0])
     with other.hold(wait_s=10):  # the warm ranks have connected by then
         pass
-    box._processes._warm.pop().kill()
+    box._processes._warm.kill()
+    box._processes._warm = None
     with other.hold(wait_s=0):
         box._processes.warm_up()
-        assert not box._processes._warm, "somebody else has the devices: nothing is begun"
+        assert box._processes._warm is None, "somebody else has the devices: nothing is begun"
     box._processes.warm_up()
-    assert box._processes._warm
+    assert box._processes._warm is not None
     box._processes.ready()
     with other.hold(wait_s=0):
         pass
