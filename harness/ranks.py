@@ -425,6 +425,10 @@ class RankSet:
         """Processor time that the ranks have used so far, all their threads together."""
         return sum(map(_cpu_s, self.pids))
 
+    def delayed_s(self) -> float:
+        """For how long, so far, the ranks have waited for a processor that somebody else had."""
+        return sum(map(_delayed_s, self.pids))
+
     def started_cpu_s(self) -> float:
         """The same of living processes that the ranks have started: all others in their jail, or, without one, their
         descendants."""
@@ -456,6 +460,14 @@ class RankSet:
         self.forget()
         self._nursery.kill(self.name)
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _delayed_s(pid: int) -> float:
+    """Of its main thread; 0 where the kernel does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _cpu_s(pid: int) -> float:

@@ -97,10 +97,11 @@ class Run:
         """load -> correctness -> stress -> timing, under the lease."""
         with self._ranks() as pair:
             self._load(pair)
-            self._correctness(pair)
-            ring, communicators = self._rotate(pair)
-            self._enter(Stage.stress)
-            stress.run(pair, ring, self._slots)
+            for _ in range(self._request.soak):
+                self._correctness(pair)
+                ring, communicators = self._rotate(pair)
+                self._enter(Stage.stress)
+                stress.run(pair, ring, self._slots)
             if self._request.timing:
                 self._enter(Stage.timing)
                 self._measurement = self._time(pair, Timed(pair, ring, communicators))

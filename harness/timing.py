@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from harness import measure, platforms
+from harness.errors import SandboxError
 from harness.measure import Alternation, Block
 from harness.pair import FailedError, Item, Other, Pair
 from harness.platforms import LEAST_KEPT, MAX_PRIME_US, Plan
@@ -30,6 +31,8 @@ _IDLE_SHARE, _IDLE_S = 0.25, 0.1
 _OUTSIDE_US, _ROUNDS = 8000.0, 8
 """By how much a block with repeated calls is to be longer than one without, seen from outside; and how often that is
 tried, until a machine that has other work too has left a candidate alone for so long."""
+_DELAYED = 0.3
+"""Share of the time for which ranks wait for processors that others have, from which on nothing follows from times."""
 _random = random.SystemRandom()
 
 
@@ -51,20 +54,21 @@ class Timed:
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def reference(self, mode: str) -> measure.TimeBlock:
-        def time_block(plan: Plan) -> Block:
-            plan = replace(_audits(plan, mode), communicator=next(self._next_communicator))
-            ranks, idle = self._pair.reference, self._pair.candidate
-            began, used = time.monotonic(), idle.cpu_s() if idle.alive else 0.0
-            ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
-            reading = self._pair.box.read_clocks()
-            replies = self._pair.expect(ranks.wait(120), "timing the reference")
-            if idle.alive:
-                self._reference_s += time.monotonic() - began
-                self._idle_cpu_s += idle.cpu_s() - used
-            times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
-            return Block([_counted(t, plan) for t in times], [_counted(h, plan) for h in host], reading)
+        # Outputs are audited there too, so that both sides are timed alike.
+        return lambda plan: self._time_reference(mode, _audits(plan, mode))
 
-        return time_block
+    def _time_reference(self, mode: str, plan: Plan) -> Block:
+        plan = replace(plan, communicator=next(self._next_communicator))
+        ranks, idle = self._pair.reference, self._pair.candidate
+        began, used = time.monotonic(), idle.cpu_s() if idle.alive else 0.0
+        ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
+        reading = self._pair.box.read_clocks()
+        replies = self._pair.expect(ranks.wait(120), "timing the reference")
+        if idle.alive:
+            self._reference_s += time.monotonic() - began
+            self._idle_cpu_s += idle.cpu_s() - used
+        times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
+        return Block([_counted(t, plan) for t in times], [_counted(h, plan) for h in host], reading)
 
     def candidate(self, mode: str) -> measure.TimeBlock:
         def time_block(plan: Plan) -> Block:
@@ -180,28 +184,37 @@ class Timed:
         repeats = min(room, 1 + math.ceil(_OUTSIDE_US / 4 / once_us))
         samples = min(60, max(4, math.ceil(_OUTSIDE_US / (once_us * (repeats - 1)))))
         prime_us = min(MAX_PRIME_US, 100.0 + 1.5 * timing.calls * repeats * host)
-        short = Plan(samples, timing.calls, prime_us, expected_us=claimed, seed=secrets.randbits(60))
-        long = replace(short, repeats=repeats)
+        plan = Plan(samples, timing.calls, prime_us, expected_us=claimed, seed=secrets.randbits(60), repeats=repeats)
         extra = samples * timing.calls * (repeats - 1)
-        hidden_us: dict[int, list[float]] = {1: [], repeats: []}
+        rest_us: dict[int, list[float]] = {1: [], repeats: []}
         claims: list[float] = []
+        before = self._load()
         for _ in range(_ROUNDS):
-            for plan in (short, long) * 2:
+            for one in (replace(plan, repeats=1), plan) * 2:
                 began = time.monotonic()
-                block = self._time(mode, plan)
-                wall_us, calls = (time.monotonic() - began) * 1e6, plan.calls * plan.repeats
-                hidden_us[plan.repeats].append(wall_us - calls * sum(block.slowest_us))
-                claims += [measure.median(block.slowest_us)] if plan is long else []
+                block = self._time(mode, one)
+                wall_us, calls = (time.monotonic() - began) * 1e6, one.calls * one.repeats
+                rest_us[one.repeats].append(wall_us - calls * sum(block.slowest_us))
+                claims += [measure.median(block.slowest_us)] if one is plan else []
             # The least of each: what disturbs a block only makes it longer.
-            more_us = (min(hidden_us[repeats]) - min(hidden_us[1])) / extra
+            more_us = (min(rest_us[repeats]) - min(rest_us[1])) / extra
             claimed = min(claims)
             seen = claimed + max(0.0, more_us)
             if seen <= relative * claimed + absolute_us / extra and claimed <= consistent * timing.candidate.median_us:
                 return seen
+        wall_s, used_s, delayed_s = (now - then for now, then in zip(self._load(), before, strict=True))
+        if delayed_s > _DELAYED * wall_s and used_s < wall_s * self._pair.candidate.world_size:
+            self.look_for_work_beside()
+            raise SandboxError("this machine is too busy with other work for times to mean anything")
         raise FailedError(
             Verdict.integrity,
             f"the ranks claim {timing.candidate.median_us:.1f} us a call; seen from outside a call takes {seen:.1f} us",
         )
+
+    def _load(self) -> tuple[float, float, float]:
+        """Seconds of wall time, that the candidate's ranks have used processors, that they have waited for one."""
+        ranks = self._pair.candidate
+        return time.monotonic(), ranks.cpu_s(), ranks.delayed_s()
 
     def look_for_work_beside(self) -> None:
         """Raises FailedError if the candidate's ranks, or processes that they have started, were at work when they were

@@ -117,6 +117,8 @@ class Request(Frozen):
     check: Check = "oracle"
     trials: int = Field(default=3, ge=1, le=100)
     """Correctness trials, each on fresh secret inputs."""
+    soak: int = Field(default=1, ge=1, le=1000)
+    """How often correctness and stress are gone through, in the same processes: shows what goes wrong only rarely."""
     timing: bool = True
     collectives: CollectivesRule = "allow"
     """Whether `solution` may call the collectives of torch.distributed (NCCL, gloo). If it may, the Evaluation still

@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _honest(session: Session, example: Example) -> None:
     """As often as asked for; one line for all of them."""
     repeats, every = session.options.repeats, session.options.timed_every
-    rows = [session.evaluate(example, timing=i % every == 0) for i in range(repeats)]
+    rows = [session.evaluate(example, timing=i % every == 0, soak=session.options.soak) for i in range(repeats)]
     passed = sum(row["right"] for row in rows)
     # What is shown is a failure, if there was one.
     shown = min(rows, key=lambda row: row["right"])
@@ -241,6 +241,8 @@ def _show(row: dict[str, Any]) -> None:
         f"{row.get('stage', ''):12} {row['seconds']:6.1f} s {_ratio(row)}",
         flush=True,
     )
+    if not row["right"]:
+        print(f"    {row['summary'][:300]}", flush=True)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -252,6 +254,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--repeats", type=int, default=1, help="evaluations of each honest candidate")
     parser.add_argument("--timed-every", type=int, default=1, help="time every n-th of these only")
+    parser.add_argument(
+        "--soak", type=int, default=1, help="rounds of correctness and stress in each honest evaluation"
+    )
     parser.add_argument("--evil-repeats", type=int, default=1, help="evaluations of each cheating candidate")
     parser.add_argument("--mixed", type=int, default=0, help="evil evaluations in one sandbox, then an honest one")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the mixed evaluations")

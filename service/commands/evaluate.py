@@ -47,6 +47,9 @@ def evaluate(
     protocol: ProtocolName = "ringsmith",
     check: CheckName = "oracle",
     trials: Trials = 3,
+    soak: Annotated[
+        int, typer.Option(min=1, max=1000, help="How often correctness and stress are gone through: finds rare races.")
+    ] = 1,
     timing: Annotated[
         bool, typer.Option("--timing/--no-timing", help="Whether to time a candidate that is right.")
     ] = True,
@@ -93,6 +96,7 @@ def evaluate(
                 protocol=protocol,
                 check=check,
                 trials=trials,
+                soak=soak,
                 timing=timing,
                 collectives=collectives,
                 limits=limits,
