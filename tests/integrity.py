@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _honest(session: Session, example: Example) -> None:
     """As often as asked for; one line for all of them."""
     repeats, every = session.options.repeats, session.options.timed_every
-    rows = [session.evaluate(example, timing=i % every == 0, soak=session.options.soak) for i in range(repeats)]
+    rows = [session.evaluate(example, timing=i % every == every - 1, soak=session.options.soak) for i in range(repeats)]
     passed = sum(row["right"] for row in rows)
     # What is shown is a failure, if there was one.
     shown = min(rows, key=lambda row: row["right"])
