@@ -179,11 +179,12 @@ class Timed:
         claimed, host = timing.candidate.median_us, timing.candidate.host_us or 0.0
         relative, absolute_us, consistent = self._pair.box.platform.outside
         once_us = timing.calls * claimed
-        # The host stays ahead of the device, as in the blocks that count.
-        room = max(2, int(MAX_PRIME_US / max(1.0, 1.5 * timing.calls * host)))
+        # The host stays ahead of the device, as in the blocks that count, and by so much that no sample with repeats
+        # has to ask for more room, which would be time that nobody claims.
+        room = max(2, int(MAX_PRIME_US / max(1.0, 3 * timing.calls * host)))
         repeats = min(room, 1 + math.ceil(_OUTSIDE_US / 4 / once_us))
         samples = min(60, max(4, math.ceil(_OUTSIDE_US / (once_us * (repeats - 1)))))
-        prime_us = min(MAX_PRIME_US, 100.0 + 1.5 * timing.calls * repeats * host)
+        prime_us = min(MAX_PRIME_US, 100.0 + 3 * timing.calls * repeats * host)
         plan = Plan(samples, timing.calls, prime_us, expected_us=claimed, seed=secrets.randbits(60), repeats=repeats)
         extra = samples * timing.calls * (repeats - 1)
         rest_us: dict[int, list[float]] = {1: [], repeats: []}
