@@ -82,30 +82,28 @@ def inputs(case: Case, ctx: RankContext) -> Arguments:
 
 
 def work(case: Case, world_size: int, element_bytes: int) -> Work:
-    row = case["n"] * element_bytes
-    most = lookups(case, world_size)[0]
+    row, counts = case["n"] * element_bytes, lookups(case, world_size)
     if case.name == "pkb":
-        # Of the ids drawn, (W-1)/W lie elsewhere and repeats are few: half as many different rows is far below what
-        # ever happens.
-        elsewhere = most * (world_size - 1) // (2 * world_size)
-        link = elsewhere * row
+        # Of the ids drawn (W-1)/W lie elsewhere, and most are different: half of that is far below what ever happens.
+        elsewhere = case["lookups"] * (world_size - 1) // (2 * world_size)
         return Work(
-            hbm_bytes=8 * most + most * row + link, link_out_bytes=elsewhere // world_size * row, link_in_bytes=link
+            hbm_bytes=case["lookups"] * (8 + row) + elsewhere * row,
+            link_out_bytes=elsewhere // world_size * row,
+            link_in_bytes=elsewhere * row,
         )
-    floors = []
-    for hot in range(world_size):
+    ranks, floors = range(world_size), []
+    for hot in ranks:
         needed = [[distinct(case, count) for count in own] for own in asked_of(case, world_size, hot)]
-        others = [[needed[r][o] for o in range(world_size) if o != r] for r in range(world_size)]
-        # Each foreign row arrives once. A row that several ranks want leaves once, if the fabric multicasts.
-        arriving = max(sum(own) for own in others) if world_size > 1 else 0
-        leaving = max(needed[r][o] for r in range(world_size) for o in range(world_size) if r != o) if others[0] else 0
-        read = max(map(max, needed))
-        floors.append((arriving, leaving, read))
-    arriving, leaving, read = (max(min(floor) - CHANGED, 0) for floor in zip(*floors, strict=True))
+        # A row that several ranks want is read once, and leaves once if the fabric multicasts; at each it must arrive.
+        arriving = max(sum(needed[rank]) - needed[rank][rank] for rank in ranks)
+        leaving = max((needed[rank][owner] for rank in ranks for owner in ranks if rank != owner), default=0)
+        moved = max(counts[rank] * (8 + row) + max(own[rank] for own in needed) * row for rank in ranks)
+        floors.append((arriving, leaving, moved))
+    arriving, leaving, moved = (min(floor) for floor in zip(*floors, strict=True))
     return Work(
-        hbm_bytes=8 * most + (most + read) * row,
-        link_out_bytes=leaving * row,
-        link_in_bytes=arriving * row,
+        hbm_bytes=moved - CHANGED * row,
+        link_out_bytes=max(leaving - CHANGED, 0) * row,
+        link_in_bytes=max(arriving - CHANGED, 0) * row,
     )
 
 

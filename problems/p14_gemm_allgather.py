@@ -10,7 +10,8 @@ from problems.spec import Arguments, Case, Problem, RankContext, Work
 
 
 def reference(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
-    """A: (M, K), the same on every rank (as published, each rank has its own). B: (K, N/W), this rank's columns.
+    """A: (M, K), the same on every rank; only in case `pkb`, as published, each rank has its own. B: (K, N/W), this
+    rank's columns.
 
     Both in the run's dtype. Returns (M, N) in the run's dtype, the same on every rank: column block s is the product
     A @ B of rank s, with W blocks in rank order.

@@ -15,7 +15,8 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 def reference(x_local: torch.Tensor, W1: torch.Tensor, W2: torch.Tensor) -> torch.Tensor:
     """x_local: (M, H/W), this rank's columns of X (M, H), column blocks in rank order. W ranks; W divides M and H.
 
-    W1: (H, F) and W2: (F, H), the same on every rank (as published, each rank has its own). All in the run's dtype.
+    W1: (H, F) and W2: (F, H), the same on every rank; only in case `pkb`, as published, each rank has its own.
+    All in the run's dtype.
     Returns this rank's row block, rows r*M/W to (r+1)*M/W - 1 on rank r, of SiLU(X @ W1) @ W2, with this rank's W1 and
     W2: (M/W, H) in the run's dtype. SiLU(z) = z / (1 + exp(-z)).
     """

@@ -13,7 +13,8 @@ def table(ranks: list[Arguments]) -> torch.Tensor:
 
 
 def oracle(ranks: list[Arguments]) -> list[torch.Tensor]:
-    return [torch.stack([table(ranks)[i] for i in ids]) for ids in sought(ranks)]
+    whole = table(ranks)
+    return [torch.stack([whole[i] for i in ids]) for ids in sought(ranks)]
 
 
 def as_asked(ranks: list[Arguments]) -> list[torch.Tensor]:
