@@ -7,6 +7,7 @@ must not import from here.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -116,14 +117,11 @@ def doubtful(
 
 
 def unsure_tokens(
-    oracle: torch.Tensor,
-    hidden_states: torch.Tensor,
-    gate_weight: torch.Tensor,
-    gate_bias: torch.Tensor,
-    top_k: int,
+    oracle: torch.Tensor, hidden_states: torch.Tensor, gate_weight: torch.Tensor, gate_bias: torch.Tensor, *others: Any
 ) -> torch.Tensor:
-    """Of an output with one row per token: rows whose routing hangs on rounding."""
-    return doubtful(hidden_states, gate_weight, gate_bias, top_k)[:, None].expand(oracle.shape)
+    """Of an output with one row per token: rows whose routing hangs on rounding. The last arguments are `top_k` and the
+    group."""
+    return doubtful(hidden_states, gate_weight, gate_bias, others[-2])[:, None].expand(oracle.shape)
 
 
 Router = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
