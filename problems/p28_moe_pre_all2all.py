@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 
 from problems.routing import (
-    FORCED,
     choices,
     counts,
     distinct_uniform,
     experts_of,
+    guaranteed,
     one_hot,
     plan,
     published_plan,
@@ -83,12 +83,13 @@ def inputs(case: Case, ctx: RankContext) -> Arguments:
 def work(case: Case, world_size: int, element_bytes: int) -> Work:
     m, n, top_k, experts = case["m"], case["n"], case["top_k"], experts_of(case, world_size)
     # A token crosses to a rank once, however many experts it has there, and leaves once if the switch multicasts.
-    link = int(FORCED * m) * n * element_bytes if world_size > 1 else 0
-    mask = experts * (top_k + 1) * m * max(element_bytes, 4)
+    tokens, pairs = guaranteed(m, top_k, world_size)
+    # The map is written; of the mask a slot need not be read further than to its expert.
+    mask = (experts + top_k) * m * max(element_bytes, 4)
     return Work(
         hbm_bytes=(1 + top_k) * m * n * element_bytes + mask + 8 * top_k * m,
-        link_out_bytes=link,
-        link_in_bytes=link,
+        link_out_bytes=tokens * n * element_bytes,
+        link_in_bytes=pairs * n * element_bytes,
     )
 
 

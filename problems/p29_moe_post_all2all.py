@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from problems.routing import (
-    FORCED,
     choices,
     counts,
     distinct_uniform,
     experts_of,
+    guaranteed,
     one_hot,
     plan,
     published_plan,
@@ -96,12 +96,12 @@ def inputs(case: Case, ctx: RankContext) -> Arguments:
 def work(case: Case, world_size: int, element_bytes: int) -> Work:
     m, n, top_k = case["m"], case["n"], case["top_k"]
     # A rank may add up its rows of a token before it sends them, and the switch those of several ranks: one arrives.
-    link = int(FORCED * m) * n * element_bytes if world_size > 1 else 0
+    tokens, pairs = guaranteed(m, top_k, world_size)
     return Work(
         flops=(2 * top_k - 1) * m * n,
         hbm_bytes=(top_k + 1) * m * n * element_bytes,
-        link_out_bytes=link,
-        link_in_bytes=link,
+        link_out_bytes=pairs * n * element_bytes,
+        link_in_bytes=tokens * n * element_bytes,
     )
 
 

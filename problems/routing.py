@@ -13,9 +13,6 @@ import torch
 
 from problems.spec import Case, RankContext, Work
 
-FORCED = 0.5
-"""Share of a rank's tokens with at least one expert elsewhere, guaranteed: what `work` may count on."""
-
 
 def experts_of(case: Case, world_size: int) -> int:
     """`experts`, or `experts_per_rank` times the world size."""
@@ -28,12 +25,20 @@ def uneven_experts(case: Case, world_size: int) -> str | None:
     return f"{experts} experts do not divide evenly over {world_size} ranks" if experts % world_size else None
 
 
+def guaranteed(tokens: int, top_k: int, owners: int) -> tuple[int, int]:
+    """What `work` may count on in any draw of `choices`: tokens of a rank that need another one's experts, and how many
+    pairs they make with such ranks. (As published, with two choices, nothing is forced and more is certain.)"""
+    if owners == 1:
+        return 0, 0
+    forced = tokens // 4 if top_k == 1 else tokens // 2
+    return forced, forced * math.ceil(min(top_k, owners - 1) / 2)
+
+
 def choices(ctx: RankContext, rank: int, tokens: int, experts: int, top_k: int, owners: int) -> torch.Tensor:
     """(tokens, top_k): the experts of each token of that rank, distinct and ascending; the same whoever asks.
 
     Popularity follows a power law in an order that all ranks share, changed by a factor of each rank's own; an eighth
-    of the experts gets nothing. Of `owners` ranks, which own equal blocks of experts, half of the tokens need
-    another."""
+    of the experts gets nothing. Each of `owners` ranks owns a block of experts, and `guaranteed` holds."""
     common, own = ctx.stream("popularity"), ctx.stream(f"choices of rank {rank}")
     place = common.permutation(experts).double()
     popularity = -0.8 * torch.log1p(place) + 0.5 * own.randn(experts, dtype=torch.float64)
@@ -41,10 +46,12 @@ def choices(ctx: RankContext, rank: int, tokens: int, experts: int, top_k: int, 
     # The largest of such sums are a draw without replacement.
     noise = own.uniform(tokens, experts, low=1e-6, high=1 - 1e-6, dtype=torch.float64)
     scores = popularity - torch.log(-torch.log(noise))
-    if owners > 1:
-        remote = torch.arange(experts, device=scores.device) // (experts // owners) != rank % owners
-        elsewhere = scores[: math.ceil(FORCED * tokens)].masked_fill(~remote, -math.inf).argmax(1)
-        scores[torch.arange(len(elsewhere), device=scores.device), elsewhere] = math.inf
+    forced, pairs = guaranteed(tokens, top_k, owners)
+    if forced:
+        best, at = scores[:forced].view(forced, owners, -1).max(dim=2)
+        best[:, rank % owners] = -math.inf
+        others = best.topk(pairs // forced).indices
+        scores[:forced].scatter_(1, others * (experts // owners) + at.gather(1, others), math.inf)
     return scores.topk(top_k).indices[own.permutation(tokens)].sort(dim=1).values
 
 
@@ -166,14 +173,14 @@ def forward_work(
     """Floor of a mixture-of-experts forward pass with one gated network on each of `owners` ranks.
 
     A token goes to a rank once, however many experts it has there, so at least ceil(top_k / experts per rank) rows per
-    token are computed. On the links, `FORCED` of the tokens must be helped by another rank: either their rows go there
-    and come back (each leaves once if the switch multicasts, one sum arrives if it adds), or weights come here instead,
-    of gate and up projection for the way out, of the down projection for the way back."""
+    token are computed. On the links, what is `guaranteed` crosses (a row leaves once if the switch multicasts, and one
+    sum comes back if it adds), or weights do instead: of gate and up projection for the way out, of the down projection
+    for the way back."""
     rows = tokens * math.ceil(top_k / max(1, experts // owners))
-    remote = int(FORCED * tokens) if owners > 1 else 0
+    remote, pairs = guaranteed(tokens, top_k, owners)
     return Work(
         flops=2 * tokens * hidden * experts + 6 * rows * hidden * inner,
         hbm_bytes=(2 * tokens * hidden + 3 * hidden * inner + experts * hidden) * element_bytes,
-        link_out_bytes=min(2 * remote, inner) * hidden * element_bytes,
-        link_in_bytes=(min(remote, 2 * inner) + min(remote, inner)) * hidden * element_bytes,
+        link_out_bytes=min(remote + pairs, inner) * hidden * element_bytes,
+        link_in_bytes=(min(pairs, 2 * inner) + min(remote, inner)) * hidden * element_bytes,
     )
