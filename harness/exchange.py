@@ -64,7 +64,8 @@ class Exchange:
         return tree
 
     def read(self, tree: dict[str, Any], device: torch.device | str) -> Any:
-        """Rebuild a value from its description, tensors as fresh copies on `device`. Raises MalformedError."""
+        """Rebuild a value from its description, tensors as fresh copies on `device`, or on the CPU if they came from
+        there. Raises MalformedError."""
         try:
             leaves = _leaves(tree)
             size = max((leaf["offset"] + _bytes(leaf) for leaf in leaves), default=0)
@@ -73,7 +74,8 @@ class Exchange:
             if not leaves:
                 return _rebuild(tree, {})
             with self._path.open("rb", buffering=0) as file:
-                tensors = {id(leaf): self._fetch(file, leaf, torch.device(device)) for leaf in leaves}
+                places = {True: torch.device("cpu"), False: torch.device(device)}
+                tensors = {id(leaf): self._fetch(file, leaf, places[leaf["device"] == "cpu"]) for leaf in leaves}
             return _rebuild(tree, tensors)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OSError) as error:
             raise MalformedError(f"{type(error).__name__}: {error}") from None
