@@ -60,13 +60,12 @@ def work(case: Case, world_size: int, element_bytes: int) -> Work:
     rows, features = mini_batch(case, world_size)
     row = features * max(element_bytes, 4)  # float32 whatever the run's dtype
     places = world_size * rows
-    seed_size = places // 2
     # Rows for one id can be added before they leave, or by the switch. On average over the ranks at least half of the
     # arriving rows have ids of their own in `default`, and more than 0.4 if drawn uniformly, as published.
     link = int(0.4 * (world_size - 1) * rows) * row
     return Work(
-        flops=max(0, places - seed_size) * features,
-        hbm_bytes=places * (8 + row) + seed_size * row,
+        flops=places // 2 * features,
+        hbm_bytes=places * (8 + row) + (places - 1) // 2 * row,
         link_out_bytes=link,
         link_in_bytes=link,
     )
