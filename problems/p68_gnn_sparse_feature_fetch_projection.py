@@ -135,6 +135,6 @@ PROBLEM = Problem(
     # Any row may be asked for.
     changing=(0, 1, 2),
     repair="As published the ids are a fixed stride, the same in every trial and evenly spread over the owners, and "
-    "the table of 57 GB is mostly unused. `default` draws ids, some of them hot, from uneven owners and a smaller table; "
-    "the projection keeps the scale of its input.",
+    "the table of 57 GB is mostly unused. `default` draws ids, some of them hot, from uneven owners and a smaller "
+    "table; the projection keeps the scale of its input.",
 )
