@@ -75,14 +75,15 @@ def inputs(case: Case, ctx: RankContext) -> Arguments:
     train = unit(ctx.randn(shard, width, dtype=torch.float32))
     labels = ctx.integers(0, 1000, 1, shard)
     if case.name != "pkb":
-        # Each query has k + 2 neighbours anywhere in the shards, at similarities further apart than rounding.
+        # Each query has k + 2 neighbours anywhere in the shards, at similarities further apart than rounding: one that
+        # is nearly itself, so that a row has no common scale, and others half as near.
         asked = torch.cat([queries(ctx.of_rank(r)) for r in range(world_size)]).float()
         slot = ctx.shared().permutation(world_size * shard)[: len(asked) * (k + 2)]
         here = (slot // shard == rank).nonzero()[:, 0]
         query = unit(asked[here // (k + 2)])
-        similarity = (0.96 - 0.51 * (here % (k + 2) + ctx.uniform(len(here), high=0.4, dtype=torch.float32)) / (k + 2))[
-            :, None
-        ]
+        place = here % (k + 2)
+        others = 0.49 - 0.17 * (place - 1 + ctx.uniform(len(here), high=0.2, dtype=torch.float32)) / (k + 1)
+        similarity = torch.where(place == 0, 0.96, others)[:, None]
         noise = ctx.randn(len(here), width, dtype=torch.float32)
         across = unit(noise - (noise * query).sum(1, keepdim=True) * query)
         train[slot[here] % shard] = similarity * query + (1 - similarity.square()).sqrt() * across

@@ -2,7 +2,7 @@ import torch
 
 from problems.spec import Arguments
 
-TRIAL = {"queries": 128, "features": 192, "shard": 2900, "k": 20}
+TRIAL = {"queries": 128, "features": 256, "shard": 2900, "k": 20}
 
 Answer = tuple[torch.Tensor, torch.Tensor]
 
