@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from problems.spec import Case, RankContext, Subgroups
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,13 @@ def padding(case: Case, ctx: RankContext) -> int:
     return ctx.shared().integer(0, ctx.world_size) if varied(case) else 0
 
 
-def causal(case: Case, ctx: RankContext, published: bool = True) -> bool:
+def draw_causal(case: Case, ctx: RankContext, published: bool = True) -> bool:
     if varied(case):
         return bool(ctx.stream("causal").integer(0, 2))
     return published if case.name == "pkb" else True
 
 
-def softmax_scale(case: Case, ctx: RankContext, head_dim: int) -> float | None:
+def draw_scale(case: Case, ctx: RankContext, head_dim: int) -> float | None:
     """None (1/sqrt(head_dim)) as published, or a number."""
     factor = float(ctx.stream("scale").uniform(1, low=0.6, high=1.4).item())
     return factor * head_dim**-0.5 if varied(case) else None
@@ -96,3 +100,32 @@ def neighbours(world_size: int, size: int) -> Subgroups:
 def across(world_size: int, size: int) -> Subgroups:
     """Groups of one rank out of each group of `size` neighbours: {i, i+size, i+2 size, ...}."""
     return Subgroups(tuple(tuple(range(at, world_size, size)) for at in range(size)))
+
+
+def projections(
+    case: Case, ctx: RankContext, hidden: int, channels: int, keys: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """w_qkv (3 * channels, hidden) and w_o (hidden, channels) of an attention layer over so many keys: 0.02 N(0,1) as
+    published, otherwise such that hidden states of unit size give peaked scores and outputs of about unit size."""
+    w_qkv, w_o = ctx.randn(3 * channels, hidden, dtype=ctx.wide), ctx.randn(hidden, channels, dtype=ctx.wide)
+    if case.name == "pkb":
+        w_qkv, w_o = 0.02 * w_qkv, 0.02 * w_o
+    else:
+        w_qkv, w_o = w_qkv * hidden**-0.5, 1.5 * w_o * hidden**-0.5
+        w_qkv[:channels] *= spread(keys)
+    return w_qkv.to(ctx.dtype), w_o.to(ctx.dtype)
+
+
+def draw_keys_and_values(case: Case, ctx: RankContext, size: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
+    """One rank's. Except as published, keys of a head are larger on some ranks, so that their blocks have very
+    different log-sum-exps; which ranks' differs by head, so that nobody's part is negligible."""
+    shape = size.batch, size.seq, size.heads, size.head_dim
+    k, v = ctx.randn(*shape, dtype=ctx.wide), ctx.randn(*shape)
+    if case.name != "pkb":
+        k *= ctx.uniform(size.heads, 1, low=0.6, high=1.4, dtype=ctx.wide)
+    return k.to(ctx.dtype), v
+
+
+def draw_queries(case: Case, ctx: RankContext, size: Sizes, keys: int) -> torch.Tensor:
+    q = ctx.randn(size.batch, size.seq, size.heads, size.head_dim, dtype=ctx.wide)
+    return (q if case.name == "pkb" else q * spread(keys)).to(ctx.dtype)
