@@ -106,12 +106,14 @@ def projections(
     case: Case, ctx: RankContext, hidden: int, channels: int, keys: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """w_qkv (3 * channels, hidden) and w_o (hidden, channels) of an attention layer over so many keys: 0.02 N(0,1) as
-    published, otherwise such that hidden states of unit size give peaked scores and outputs of about unit size."""
+    published, otherwise such that hidden states of unit size give peaked scores and outputs of about unit size, some
+    channels larger than others as in trained models (which also tells cheaper formats from rounding)."""
     w_qkv, w_o = ctx.randn(3 * channels, hidden, dtype=ctx.wide), ctx.randn(hidden, channels, dtype=ctx.wide)
     if case.name == "pkb":
         w_qkv, w_o = 0.02 * w_qkv, 0.02 * w_o
     else:
-        w_qkv, w_o = w_qkv * hidden**-0.5, 1.5 * w_o * hidden**-0.5
+        w_qkv, w_o = w_qkv * hidden**-0.5, w_o * hidden**-0.5
+        w_o *= 10 ** ctx.uniform(hidden, 1, low=-0.5, high=0.5, dtype=ctx.wide)
         w_qkv[:channels] *= spread(keys)
     return w_qkv.to(ctx.dtype), w_o.to(ctx.dtype)
 
