@@ -29,7 +29,7 @@ def reference(
     query_heads is a multiple of the number of ranks and of key_heads; key_heads is a multiple of the number of ranks or
     a divisor of it. Consecutive query heads share a key head.
 
-    Returns (ranges * p, query_heads, dim) in the query's dtype, for this rank's own tokens: softmax attention with scale
+    Returns (ranges * p, query_heads, dim) in the query's dtype, for this rank's own tokens: softmax attention, scale
     dim ** -0.5.
     """
     ranks, (tokens, query_heads, _) = dist.get_world_size(group), query.shape
@@ -148,7 +148,7 @@ def work(case: Case, world_size: int, element_bytes: int) -> Work:
     others = world_size - 1
     link_in = min((u - 1) / u * 2 * queries + others / u * keys for u in range(1, world_size + 1))
     return Work(
-        flops=4 * dim * query_heads / world_size * world_size * part * sum(seen),
+        flops=4 * dim * query_heads * part * sum(seen),
         hbm_bytes=(2 * queries + keys) * element_bytes,
         # With multicast the own keys leave once, and queries may stay.
         link_out_bytes=others / world_size * keys * element_bytes,
