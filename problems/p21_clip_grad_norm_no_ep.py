@@ -83,8 +83,8 @@ PROBLEM = Problem(
     tolerance="rounding",
     repair=(
         "As published all gradients are standard normal, so their norm is known to 0.04% without reading them and "
-        "every trial clips. By default gradients differ in size over two decades between tensors and ranks, the limit is "
-        "drawn, and one trial in four does not clip."
+        "every trial clips. By default gradients differ in size over two decades between tensors and ranks, the limit "
+        "is drawn, and one trial in four does not clip."
     ),
     updates=(0,),
 )
