@@ -109,7 +109,9 @@ class Trial:
         return ranks
 
     def computed(self, dtype: torch.dtype, add: Callable[[Parts], torch.Tensor], wire: Wire = untouched) -> list[Any]:
-        return threads.run(self.entry, [cast(own, dtype) for own in self.ranks], add, wire)[0]
+        # In the run's dtype as drawn: some arguments are wider.
+        ranks = self.ranks if dtype is self.dtype else [cast(own, dtype) for own in self.ranks]
+        return threads.run(self.entry, ranks, add, wire)[0]
 
     def judge(self, outputs: list[Any], check: str = "oracle") -> list[Mismatch]:
         """As the harness does, once the candidate's answer has been given the reference's dtypes."""
