@@ -93,7 +93,8 @@ PROBLEM = Problem(
     repair=(
         "As published all experts are alike, so the answer is 2.00 whatever the logits; neither the mask nor several "
         "layers occur. By default experts differ in popularity, by layer and rank, and masked tokens, at the ends of "
-        "sequences of random length, do not count. Logits are float32, as routers keep them: in bfloat16 many choices are ties."
+        "sequences of random length, do not count. Logits are float32, as routers keep them: in bfloat16 many choices "
+        "are ties."
     ),
     changing=(0, 3),
 )
