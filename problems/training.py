@@ -101,41 +101,31 @@ def parameters(case: Case, ctx: RankContext, net: Network) -> tuple[torch.Tensor
     return tuple((values * fan**-0.5).to(ctx.dtype) for values, fan in zip(drawn, fans, strict=True))
 
 
-@dataclass(frozen=True)
-class Adam:
-    """Hyper-parameters: as published, or so that every step of the update shows in 16-bit results as well: a large
-    rate, little memory of squares, an epsilon of the size of small gradients, a step with strong bias corrections."""
-
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    step: int
-
-    @property
-    def arguments(self) -> tuple[float, float, float, float, int]:
-        return self.lr, self.beta1, self.beta2, self.eps, self.step
+Adam = tuple[float, float, float, float, int]
+"""Rate, beta1, beta2, epsilon and step, as the problems' arguments have them."""
 
 
-def adam(case: Case, ctx: RankContext) -> Adam:
+def adam_arguments(case: Case, ctx: RankContext) -> Adam:
+    """As published, or so that every part of the update shows in 16-bit results as well: a large rate, a short memory
+    of squares, an epsilon of the size of small gradients, and early steps with strong bias corrections."""
     common = ctx.stream("adam")
     if case.name == "pkb":
-        return Adam(1e-3, 0.9, 0.999, 1e-8, common.integer(1, 8))
-    return Adam(0.05, 0.9, 0.95, 3e-3, common.integer(3, 20))
+        return 1e-3, 0.9, 0.999, 1e-8, common.integer(1, 8)
+    return 0.05, 0.9, 0.95, 3e-3, common.integer(3, 20)
 
 
 def moments(
-    case: Case, ctx: RankContext, hyper: Adam, sizes: torch.Tensor | float, *shape: int
+    case: Case, ctx: RankContext, adam: Adam, sizes: torch.Tensor, *shape: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """First and second moments before that step: zeros as published, otherwise as gradients of about `sizes` leave
     them (a mean of noisy gradients is smaller than they are)."""
     if case.name == "pkb":
-        return torch.zeros(shape, dtype=ctx.dtype, device=ctx.device), torch.zeros(
-            shape, dtype=ctx.dtype, device=ctx.device
-        )
-    first = ctx.randn(*shape, dtype=torch.float32) * 0.3 * (1 - hyper.beta1 ** (hyper.step - 1)) * sizes
+        first, second = torch.zeros(2, *shape, dtype=ctx.dtype, device=ctx.device)
+        return first, second
+    _, beta1, beta2, _, step = adam
+    first = ctx.randn(*shape, dtype=torch.float32) * 0.3 * (1 - beta1 ** (step - 1)) * sizes
     spread = ctx.uniform(*shape, low=0.5, high=1.5, dtype=torch.float32)
-    second = spread * (1 - hyper.beta2 ** (hyper.step - 1)) * sizes**2
+    second = spread * (1 - beta2 ** (step - 1)) * sizes**2
     return first.to(ctx.dtype), second.to(ctx.dtype)
 
 
