@@ -26,8 +26,8 @@ def reference(
 ) -> torch.Tensor:
     """Everything is of one dtype and stays in it; no argument is changed, and the new moments are not returned.
 
-    grad_shard, master_shard, exp_avg, exp_avg_sq: (part,): of this rank's part, the gradient (used as it is), parameters
-        and Adam's moments before the step.
+    grad_shard, master_shard, exp_avg, exp_avg_sq: (part,): of this rank's part, the gradient (used as it is),
+        parameters and Adam's moments before the step.
     lr, beta1, beta2, eps, step: Adam's, the same on all ranks; step >= 1 counts this one. No weight decay.
 
     Returns all ranks' updated parameters in the order of ranks, (world size * part,), the same on all ranks.
