@@ -11,6 +11,7 @@ and, where needed, each with its reason:
 - `NEEDLESS`: name of a general wrong answer -> why it is none here;
 - `LOSSY`: why cheaper formats on the wire cannot be told from rounding here;
 - `FIXED`: position of an argument -> why its tensors may be the same in every trial;
+- `NONFINITE`: position of an argument -> why its tensors hold NaN or infinity;
 - `RTOL`: how far reference and oracle may be apart in float64, relative to the largest element.
 """
 
