@@ -148,6 +148,9 @@ class Threads:
     def get_group_rank(self, group: Any, global_rank: int) -> int:
         return self._ranks(group).index(global_rank)
 
+    def new_group(self, ranks: list[int]) -> tuple[int, ...]:
+        return tuple(ranks)
+
     def barrier(self, group: Any = None, async_op: bool = False, device_ids: Any = None) -> "Done":
         self._wait(self._ranks(group))
         return Done()
