@@ -351,11 +351,12 @@ def cloned(value: Any) -> Any:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Real numbers in that dtype, complex ones in the complex dtype of its width (single at least)."""
+    """Real numbers in that dtype, complex ones in the complex dtype of its width (single at least). What is float64
+    stays so: a problem says it only of what is so whatever the run's dtype."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():
             return tensor.to(torch.complex128 if dtype is torch.float64 else torch.complex64)
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+        return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype is not torch.float64 else tensor
 
     return mapped(value, convert)
