@@ -104,23 +104,24 @@ def inputs(case: Case, ctx: RankContext) -> Arguments:
         return X, y, parameters, sized, zeros, zeros.clone(), 1e-3, 0.9, 0.999, 1e-8, 0.01, step
     wide = torch.float32
     # Targets grow with the width as the mean's divisor does, or gradients would vanish in 16 bits.
-    target = d_out**0.5
-    size = target / d_out
+    target = 2 * d_out**0.5
+    size = 0.2 * target / d_out
     weights = [common.randn(*shape, dtype=wide) for shape in sized]
     # Biases matter in the sums, but do not outweigh the weights in a shard.
-    for weight, fan_in, scale in zip(weights, (d_in, d_in, h, h), (1.0, 4.0, target / 4, target), strict=True):
+    for weight, fan_in, scale in zip(weights, (d_in, d_in, h, h), (1.0, 4.0, target / 6, target / 2), strict=True):
         weight *= scale * fan_in**-0.5
     flat = torch.cat([weight.reshape(-1) for weight in weights])
     X = ctx.randn(rows, d_in, dtype=wide)
     # There is something to learn, a linear map, so that gradients do not average out over the batch.
-    y = X @ (common.randn(d_in, d_out, dtype=wide) * d_in**-0.5) + common.randn(d_out, dtype=wide)
+    y = X @ (common.randn(d_in, d_out, dtype=wide) * d_in**-0.5)
     y += 0.3 * ctx.randn(rows, d_out, dtype=wide)
-    # Moments of about the gradients' size.
+    # Moments of about the gradients' size. The second ones stay clear of what large gradients add to them, or those
+    # few elements would decide how accurate an answer is.
     first = ctx.randn(part, dtype=wide) * (0.3 * size)
-    second = (ctx.uniform(part, low=0.1, high=0.4, dtype=wide) * size).square()
+    second = (ctx.uniform(part, low=0.3, high=0.9, dtype=wide) * size).square()
     tensors = [tensor.to(ctx.dtype) for tensor in (X, target * y, flat[own], first, second)]
-    # A step is as large as a weight, decay a tenth of it, and epsilon a twentieth of a gradient.
-    return *tensors[:3], sized, *tensors[3:], 0.05, 0.9, 0.95, 0.05 * size, 2.0, step + 1
+    # A step is as large as a weight, decay a tenth of it, and epsilon a tenth of a gradient.
+    return *tensors[:3], sized, *tensors[3:], 0.05, 0.9, 0.99, 0.2 * size, 2.0, step + 1
 
 
 def work(case: Case, world_size: int, element_bytes: int) -> Work:

@@ -93,6 +93,3 @@ WRONG = {
     "without epsilon": with_changes(eps=0.0),
     "moments from zero": fresh_moments,
 }
-NEEDLESS = {
-    "int8 on the wire, a scale per 32 values": "it averages out over a batch, below the roundings of a backward pass"
-}
