@@ -148,6 +148,9 @@ class Threads:
     def get_group_rank(self, group: Any, global_rank: int) -> int:
         return self._ranks(group).index(global_rank)
 
+    def new_group(self, ranks: list[int]) -> tuple[int, ...]:
+        return tuple(ranks)
+
     def barrier(self, group: Any = None, async_op: bool = False, device_ids: Any = None) -> "Done":
         self._wait(self._ranks(group))
         return Done()
@@ -348,11 +351,12 @@ def cloned(value: Any) -> Any:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Real numbers in that dtype, complex ones in the complex dtype of its width (single at least)."""
+    """Real numbers in that dtype, complex ones in the complex dtype of its width (single at least). What is float64
+    stays so: a problem says it only of what is so whatever the run's dtype."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():
             return tensor.to(torch.complex128 if dtype is torch.float64 else torch.complex64)
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+        return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype is not torch.float64 else tensor
 
     return mapped(value, convert)
