@@ -109,7 +109,9 @@ class Trial:
         return ranks
 
     def computed(self, dtype: torch.dtype, add: Callable[[Parts], torch.Tensor], wire: Wire = untouched) -> list[Any]:
-        return threads.run(self.entry, [cast(own, dtype) for own in self.ranks], add, wire)[0]
+        # In the run's own dtype as drawn: what is float32 in a bfloat16 run stays so.
+        ranks = self.ranks if dtype == self.dtype else [cast(own, dtype) for own in self.ranks]
+        return threads.run(self.entry, ranks, add, wire)[0]
 
     def judge(self, outputs: list[Any], check: str = "oracle") -> list[Mismatch]:
         """As the harness does, once the candidate's answer has been given the reference's dtypes."""
