@@ -54,8 +54,8 @@ def _height(case: Case, world_size: int) -> int:
 def inputs(case: Case, ctx: RankContext) -> Arguments:
     c, k = case["c"], case["k"]
     x = ctx.randn(case["b"], c, _height(case, ctx.world_size), case["w"])
-    # One activation in 64 is far larger than the others: eight bits do not hold both.
-    x = x * torch.where(ctx.uniform(*x.shape, dtype=torch.float32) < 1 / 64, 32, 1)
+    # Few activations are far larger than the others: eight bits do not hold both.
+    x = x * torch.where(ctx.uniform(*x.shape, dtype=torch.float32) < 1 / 128, 16, 1)
     # Weights that keep the scale, and a bias that counts.
     return x, ctx.randn(c, c, k, k) * (k * k * c) ** -0.5, ctx.randn(c), case["stride"], case["padding"]
 

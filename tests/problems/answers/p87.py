@@ -3,7 +3,7 @@ from torch.nn import functional
 
 from problems.spec import Arguments
 
-TRIAL = {"b": 1, "c": 16, "h": 8, "w": 64, "k": 3, "stride": 1, "padding": 1}
+TRIAL = {"b": 1, "c": 64, "h": 3, "w": 128, "k": 3, "stride": 1, "padding": 1}
 
 
 def of_strip(ranks: list[Arguments], strip: torch.Tensor) -> list[torch.Tensor]:
