@@ -156,7 +156,9 @@ def _cameras(case: Case, ctx: RankContext) -> tuple[torch.Tensor, torch.Tensor]:
     return viewmats.to(ctx.dtype), Ks.to(ctx.dtype)
 
 
-def _clear(case: Case, means: torch.Tensor, scales: torch.Tensor, cameras: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _clear(
+    case: Case, means: torch.Tensor, scales: torch.Tensor, cameras: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
     """Which Gaussians are, for every camera and however they are turned, clearly kept or clearly dropped."""
     near, far, width, height = NEAR, FAR, case["width"], case["height"]
     nothing = torch.zeros(len(means), 3, 3, dtype=means.dtype, device=means.device)

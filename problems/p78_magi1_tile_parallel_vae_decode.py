@@ -5,6 +5,7 @@ Magi-1 decodes its autoencoder's latents this way. Here interpolation stands for
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -78,7 +79,7 @@ def reference(
     turns = in_turn(cuts)
     own = turns[rank::world_size]
 
-    def exchange(tiles: list[torch.Tensor], limits: list[float]) -> dict[Tile, torch.Tensor]:
+    def exchange(tiles: list[torch.Tensor], limits: Sequence[float]) -> dict[Tile, torch.Tensor]:
         """Every rank's tiles, their sizes limited on each axis. What ranks send is filled up to the same length."""
         shapes, counts = {}, []
         for r in range(world_size):
