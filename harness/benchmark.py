@@ -2,6 +2,7 @@
 
     speed    seconds of each kind of evaluation, by stage, beside its target
     aa       the reference evaluated as if it were a candidate, again and again: what the noise is
+    references  every problem's reference by itself: eager, device, share of the roofline
     company  one candidate first to last of ten, and while compilers keep the host's processors busy
 
 Prints a table on stderr and one JSON document on stdout.
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import machine
+from harness.errors import HarnessError
 from harness.evaluate import Sandbox, reference_candidate
 from harness.types import BACKENDS, Candidate, DType, Evaluation, IsolationLevel, PlatformName, Request, Timing
 from problems import catalogue
+from problems.spec import ProblemError
 
 _EXAMPLES = Path(__file__).resolve().parent.parent / "prompts" / "examples"
 _KIT = {"cpu": "cpp/p01_allreduce_shm.py", "cuda": "cuda/p01_allreduce_twoshot.py"}
@@ -257,6 +260,35 @@ def _compilers() -> Iterator[None]:
                 process.wait()
 
 
+# -- references --------------------------------------------------------------------------------------------------------
+
+
+def references(bench: Bench, numbers: list[int] | None, cases: list[str]) -> list[dict[str, Any]]:
+    """Each at each case; `default` means the problem's own default. A failure is a row of its own."""
+    rows: list[dict[str, Any]] = []
+    with bench.sandbox() as box:
+        box.warm_up()
+        for entry in catalogue.entries():
+            if numbers and entry.number not in numbers:
+                continue
+            for name in dict.fromkeys(entry.default if case == "default" else case for case in cases):
+                try:
+                    found = box.baseline(entry, catalogue.select_case(entry, name), bench.dtype)
+                    row = found.model_dump() | {"fraction": found.fraction, "best_us": found.best_us}
+                    share = "" if found.fraction is None else f"{found.fraction:6.1%} of {found.bound_by}"
+                    device = f"{found.device.median_us:10.1f}" if found.device else "         -"
+                    eager = f"{found.eager.median_us:10.1f}"
+                    _say(
+                        f"{entry.number:3} {entry.name[:40]:40} {name:8} {eager} {device} {share:20} "
+                        f"{found.input_bytes / 1e6:8.1f} MB  error {found.error:.1e}  {found.seconds:5.1f} s"
+                    )
+                except (ProblemError, HarnessError) as error:
+                    row = {"problem": entry.number, "name": entry.name, "case": name, "failed": str(error)}
+                    _say(f"{entry.number:3} {entry.name[:40]:40} {name:8} {str(error)[:1000]}")
+                rows.append(row)
+    return rows
+
+
 # -- command line ------------------------------------------------------------------------------------------------------
 
 
@@ -264,14 +296,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m harness.benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("suite", nargs="?", default="speed", choices=("speed", "aa", "company"))
+    parser.add_argument("suite", nargs="?", default="speed", choices=("speed", "aa", "company", "references"))
     parser.add_argument("--platform", choices=("cpu", "cuda"), default=machine.default_platform())
     parser.add_argument("--world-size", type=int)
     parser.add_argument("--isolation", choices=("auto", "strict", "none"), default="auto")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-inline", action="store_true", help="speed: without load_inline, which takes a minute")
-    parser.add_argument("--problems", default="1", help="aa: numbers, comma-separated")
-    parser.add_argument("--cases", default="pkb", help="aa: names, comma-separated")
+    parser.add_argument("--problems", default="1", help="aa, references: numbers, comma-separated, or all")
+    parser.add_argument("--cases", default="pkb", help="aa, references: names, comma-separated")
     parser.add_argument("--protocols", default="ringsmith", help="aa: ringsmith, pkb")
     given = parser.parse_args()
     world_size = given.world_size or (2 if given.platform == "cpu" else min(4, len(machine.gpus())))
@@ -281,6 +313,9 @@ def main() -> None:
     elif given.suite == "aa":
         numbers = [int(number) for number in given.problems.split(",")]
         rows = aa(bench, numbers, given.cases.split(","), given.protocols.split(","), given.repeats)
+    elif given.suite == "references":
+        chosen = None if given.problems == "all" else [int(number) for number in given.problems.split(",")]
+        rows = references(bench, chosen, given.cases.split(","))
     else:
         rows = company(bench, given.repeats)
     gpus = machine.gpus() if given.platform == "cuda" else ()

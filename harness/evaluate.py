@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from harness import calibration
+from harness import baseline, calibration
+from harness.baseline import Baseline
 from harness.build import Builds
 from harness.calibration import Calibration
 from harness.errors import SandboxError, UsageError
@@ -20,6 +21,7 @@ from harness.types import (
     Backend,
     BuildReport,
     Candidate,
+    DType,
     Environment,
     Evaluation,
     IsolationLevel,
@@ -138,6 +140,10 @@ class Sandbox:
     def environment(self) -> Environment:
         """What every Evaluation of this session says about where it ran."""
         return self._with_retry(self._processes.environment)
+
+    def baseline(self, entry: Entry, case: Case, dtype: DType) -> Baseline:
+        """The problem's reference by itself: no candidate is needed."""
+        return self._with_retry(lambda: baseline.time_reference(self._processes, entry, case, dtype))
 
     def _run(self, request: Request, on_stage: OnStage | None, refill: bool) -> Run:
         if request.platform != self.platform_name or request.world_size != self.world_size:

@@ -107,6 +107,12 @@ def alternate(reference: TimeBlock, candidate: TimeBlock, calls: int | None = No
             return Alternation(blocks["R"], blocks["C"], plan, repeated)
 
 
+def alone(time_block: TimeBlock, calls: int | None = None) -> tuple[Latency, Plan]:
+    """One side by itself: warm up, size the blocks, time a few."""
+    plan = _plan({"R": time_block}, calls)
+    return _latency([time_block(plan) for _ in range(_MIN_ROUNDS)]), plan
+
+
 def _plan(sides: dict[str, TimeBlock], calls: int | None) -> Plan:
     """From the last of some warm-up blocks of each side: a candidate's processes are new, and the first calls in them
     are slow (on cpu twice as slow for a tenth of a second)."""

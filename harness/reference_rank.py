@@ -60,6 +60,7 @@ class ReferenceRank:
             "setup": self._setup,
             "inputs": self._inputs,
             "rotate": self._rotate,
+            "answer": self._answer,
             "check": self._check,
             "explain": self._explain,
             "time": self._time,
@@ -87,7 +88,7 @@ class ReferenceRank:
         return {}
 
     def _inputs(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Draw the inputs of slot `slot` from `seed` and hand them over."""
+        """Draw the inputs of slot `slot` from `seed` and hand them over, unless nobody wants them (`alone`)."""
         assert self._problem is not None and self._state.device is not None
         context = RankContext(
             seed=message["seed"],
@@ -103,7 +104,7 @@ class ReferenceRank:
             slot.former = self._slots[message["slot"]]
             slot.former.former = None
         self._slots[message["slot"]] = slot
-        return {"tree": self._state.exchange["inputs"].write(list(arguments))}
+        return {} if message.get("alone") else {"tree": self._state.exchange["inputs"].write(list(arguments))}
 
     def _right(self, item: dict[str, Any]) -> _Known:
         """What is right for an item. Collective, like the reference itself: every rank asks at the same time.
@@ -146,6 +147,26 @@ class ReferenceRank:
     def _canonical(self, output: Any, arguments: tuple[Any, ...]) -> Any:
         assert self._problem is not None
         return self._problem.canonical(output, *arguments) if self._problem.canonical else output
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Find out what is right for a slot. Reply: `off`, how far the reference is from its oracle in RMS, relative
+        (0 where all is exact), `unsure`, the share of elements that are not judged, and bytes of inputs and outputs."""
+        known = self._right({"slot": message["slot"]})
+        expected, oracle, unsure = (ring.tensors(part) for part in known.right)
+        wrong = size = 0.0
+        for i, (out, true) in enumerate(zip(expected, oracle, strict=True)):
+            if out.is_floating_point() or out.is_complex():
+                wide = torch.complex128 if out.is_complex() else torch.float64
+                difference, true = out.to(wide) - true.to(wide), true.to(wide)
+                sure = difference.isfinite() & (~unsure[i] if len(unsure) == len(expected) else True)
+                wrong += float(difference[sure].abs().square().sum())
+                size += float(true[sure].abs().square().sum())
+        return {
+            "off": (wrong / size) ** 0.5 if size else 0.0,
+            "unsure": max((float(mask.double().mean()) for mask in unsure if mask.numel()), default=0.0),
+            "input_bytes": sum(t.nbytes for t in ring.tensors(known.arguments)),
+            "output_bytes": sum(t.nbytes for t in expected),
+        }
 
     def _check(self, message: dict[str, Any]) -> dict[str, Any]:
         """Judge the candidate's outputs, a list of one for each of `items`. Reply: `structure` (an error or None),
