@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import functools
 import importlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -140,6 +142,11 @@ def _near_names(name: str, listed: list[Entry]) -> list[Entry]:
 
 def read_entry(path: Path) -> Entry:
     """What one of our files says. Raises ProblemError."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(path: Path, changed_ns: int) -> Entry:
     match = _FILE_NAME.fullmatch(path.stem)
     assert match
     return declared_entry(path, int(match.group(1)), match.group(2))
@@ -207,9 +214,39 @@ def _needed_by(start: str, module: ast.Module) -> set[str]:
         name = waiting.pop()
         needed.add(name)
         if name in definitions:
-            used = {child.id for child in ast.walk(definitions[name]) if isinstance(child, ast.Name)}
-            waiting |= used - needed - _HIDDEN
+            waiting |= _used(definitions[name]) - needed - _HIDDEN
     return needed
+
+
+def _used(node: ast.stmt) -> set[str]:
+    """Names that a definition uses, but for those that it binds itself: arguments and what it assigns to."""
+    names = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
+    if not isinstance(node, ast.FunctionDef):
+        return {name.id for name in names}
+    bound = {name.id for part in node.body for name in _own(part) if isinstance(name, ast.Name) and _is_set(name)}
+    bound |= {child.arg for child in ast.walk(node.args) if isinstance(child, ast.arg)}
+    annotations = {name.id for part in _annotations(node) for name in ast.walk(part) if isinstance(name, ast.Name)}
+    return ({name.id for name in names} - bound) | annotations
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement's nodes in the function's own scope: a comprehension or an inner function has names of its own."""
+    yield node
+    if not isinstance(
+        node, ast.FunctionDef | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    ):
+        for child in ast.iter_child_nodes(node):
+            yield from _own(child)
+
+
+def _is_set(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def _annotations(node: ast.FunctionDef) -> list[ast.AST]:
+    """What a function's signature uses: its locals do not hide it."""
+    arguments = [child for child in ast.walk(node.args) if isinstance(child, ast.arg)]
+    return [part for part in (node.returns, *(a.annotation for a in arguments), *node.decorator_list) if part]
 
 
 def _shown_import(node: ast.Import | ast.ImportFrom, needed: set[str]) -> str:

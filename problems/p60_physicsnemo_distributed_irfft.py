@@ -33,9 +33,9 @@ def reference(
     # The missing half of the spectrum contributes the conjugate of what the other half does, so the real part is the
     # same if each column that has a mirror image counts twice. No row of another rank is needed for that.
     twice = torch.full((half,), 2.0, dtype=x.real.dtype, device=x.device)
-    twice[0] = 1
+    twice[:1].fill_(1)
     if s[1] % 2 == 0:
-        twice[-1] = 1
+        twice[-1:].fill_(1)
     weighted = x.narrow(last, 0, half) * twice  # `last` is -1
     rows = torch.fft.ifft(weighted, n=s[1], dim=last, norm=norm)  # zeros above
     pieces = [torch.view_as_real(piece.contiguous()) for piece in rows.chunk(world_size, dim=last)]

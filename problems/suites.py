@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import inspect
@@ -184,6 +185,7 @@ def _pkb_entry(path: Path, suite: str) -> Entry:
     )
 
 
+@functools.cache
 def _ours() -> dict[tuple[int, str], Entry]:
     return {(entry.number, entry.name): entry for entry in catalogue.entries()}
 

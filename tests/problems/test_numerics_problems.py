@@ -7,7 +7,6 @@ there. `RINGSMITH_JUDGE=cuda` judges at the default case's own sizes on a GPU in
 
 import os
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -28,9 +27,7 @@ DEVICE = os.environ.get("RINGSMITH_JUDGE", "cpu")
 UNSURE = 0.05
 """Share of an answer that may be left unjudged."""
 
-each_problem = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.path.stem)
-each_size = pytest.mark.parametrize("world_size", [2, 4])
-each_dtype = pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
+RUNS = [(BF16, 2), (FP32, 2), (BF16, 4), (FP16, 4)]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -147,10 +144,15 @@ def alike(output: Any, reference: Any) -> Any:
     return output
 
 
-@cache
-def trial(number: int, dtype: torch.dtype, world_size: int, seed: int = 0) -> Trial:
-    (entry,) = (entry for entry in ENTRIES if entry.number == number)
-    return Trial(entry, dtype, world_size, seed)
+def name(run: tuple[Entry, torch.dtype, int]) -> str:
+    entry, dtype, world_size = run
+    return f"{entry.path.stem}-{str(dtype).removeprefix('torch.')}-W{world_size}"
+
+
+@pytest.fixture(scope="module", params=[(entry, *run) for entry in ENTRIES for run in RUNS], ids=name)
+def it(request: pytest.FixtureRequest) -> Trial:
+    """Made once for all tests of a problem, and then forgotten."""
+    return Trial(*request.param)
 
 
 def flat(outputs: list[Any]) -> Parts:
@@ -160,35 +162,23 @@ def flat(outputs: list[Any]) -> Parts:
 # -- every problem ----------------------------------------------------------------------------------------------------
 
 
-@each_problem
-@each_dtype
-@each_size
-def test_honest_answers_pass(entry, dtype, world_size):
-    it = trial(entry.number, dtype, world_size)
+def test_honest_answers_pass(it):
     assert it.judge(it.reference) == [], "the reference itself"
     assert it.judge(it.oracle) == [], "evaluated in float64, rounded once"
     assert it.judge(it.computed(FP32, backwards)) == [], "accumulated in float32 in another order"
-    assert it.judge(it.computed(dtype, backwards)) == [], "another order of the same roundings"
+    assert it.judge(it.computed(it.dtype, backwards)) == [], "another order of the same roundings"
 
 
-@each_problem
-@each_dtype
-@each_size
-def test_little_is_left_unjudged(entry, dtype, world_size):
-    it = trial(entry.number, dtype, world_size)
+def test_little_is_left_unjudged(it):
     masks = [mask for own in it.unsure for mask in tensors(own)]
     assert sum(int(mask.sum()) for mask in masks) <= UNSURE * sum(mask.numel() for mask in masks)
 
 
-@each_problem
-@each_dtype
-@each_size
-def test_wrong_answers_fail(entry, dtype, world_size):
-    it = trial(entry.number, dtype, world_size)
+def test_wrong_answers_fail(it):
     needless, failing = getattr(it.answers, "NEEDLESS", {}), []
     general = {
         "zeros": lambda: mapped(it.reference, torch.zeros_like),
-        "the last call's result": lambda: trial(entry.number, dtype, world_size, seed=1).reference,
+        "the last call's result": lambda: Trial(it.entry, it.dtype, it.world_size, seed=1).reference,
     }
     if it.passed:
         general |= {name: (lambda wire=wire: it.computed(FP32, in_order, wire)) for name, wire in SKIPPED.items()}
@@ -200,14 +190,10 @@ def test_wrong_answers_fail(entry, dtype, world_size):
     assert len(failing) >= 3
 
 
-@each_problem
-@each_dtype
-@each_size
-def test_cheaper_or_missing_payloads_fail(entry, dtype, world_size):
-    it = trial(entry.number, dtype, world_size)
+def test_cheaper_or_missing_payloads_fail(it):
     if not it.passed:
         pytest.skip("only integers are sent")
-    wires = {} if getattr(it.answers, "LOSSY", "") else LOSSY | (LOSSY_IN_FP32 if dtype == FP32 else {})
+    wires = {} if getattr(it.answers, "LOSSY", "") else LOSSY | (LOSSY_IN_FP32 if it.dtype == FP32 else {})
     right = it.computed(FP32, in_order)
     for name, wire in (wires | DROPPED).items():
         if name in getattr(it.answers, "NEEDLESS", {}):
@@ -217,12 +203,9 @@ def test_cheaper_or_missing_payloads_fail(entry, dtype, world_size):
         assert all(map(torch.equal, flat(outputs), flat(right))) or it.wrong(outputs), name
 
 
-@each_problem
-@each_size
-def test_one_bit_of_moved_data_fails(entry, world_size):
-    if entry.tolerance != "exact":
+def test_one_bit_of_moved_data_fails(it):
+    if it.entry.tolerance != "exact":
         pytest.skip("arithmetic")
-    it = trial(entry.number, BF16, world_size)
     outputs = threads.cloned(it.reference)
     bits = next(t for t in reversed(flat(outputs)) if t.numel()).view(-1).view(torch.uint8)
     bits[0] ^= 1
@@ -240,7 +223,7 @@ class Published(Trial):
 
 
 @pytest.mark.parametrize("number", [13, 16])
-@each_size
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_pkbs_rule_refuses_the_more_accurate_answer(number, world_size):
     """The reason for ours: at the published scale a float32 sum, rounded once, is far closer to the truth than the
     reference, and fails 4% (2 ranks) to 16% (8 ranks) of the elements."""

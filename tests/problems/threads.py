@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -48,8 +47,8 @@ class Threads:
         self._world, self._add, self._wire = tuple(range(world_size)), add, wire
         self._lock, self._local = threading.Lock(), threading.local()
         self._barriers: dict[tuple[int, ...], threading.Barrier] = {}
-        self._slots: dict[tuple[int, ...], dict[int, Any]] = defaultdict(dict)
-        self._mail: dict[tuple[int, int, int], queue.Queue[torch.Tensor]] = defaultdict(queue.Queue)
+        self._slots: dict[tuple[int, ...], dict[int, Any]] = {}
+        self._mail: dict[tuple[int, int, int], queue.Queue[torch.Tensor]] = {}
         self.passed = 0
         """Payloads that the wire could change."""
         self.group = SimpleNamespace(WORLD=self._world)
@@ -88,7 +87,8 @@ class Threads:
     def _swap(self, payloads: Parts, group: Any) -> list[Parts]:
         """All payloads of the group's ranks as this rank receives them: `[sender in the group][index]`."""
         ranks, me = self._ranks(group), self._local.rank
-        slots = self._slots[ranks]
+        with self._lock:
+            slots = self._slots.setdefault(ranks, {})
         slots[me] = [payload.detach().clone() for payload in payloads]
         self._wait(ranks)
         received = [slots[rank] for rank in ranks]
@@ -218,16 +218,21 @@ class Threads:
             output.copy_(sent)
         return Done()
 
+    def _letters(self, sender: int, receiver: int, tag: int) -> "queue.Queue[torch.Tensor]":
+        with self._lock:  # two threads that both find none would each make one
+            return self._mail.setdefault((sender, receiver, tag), queue.Queue())
+
     def isend(self, tensor, dst=None, group=None, tag=0, group_dst=None):
         to = dst if group_dst is None else self._ranks(group)[group_dst]
-        self._mail[self._local.rank, to, tag].put(tensor.detach().clone())
+        self._letters(self._local.rank, to, tag).put(tensor.detach().clone())
         return Done()
 
     def irecv(self, tensor, src=None, group=None, tag=0, group_src=None):
         sender = src if group_src is None else self._ranks(group)[group_src]
+        me = self._local.rank
 
         def receive() -> None:
-            sent = self._mail[sender, self._local.rank, tag].get(timeout=WAIT_S)
+            sent = self._letters(sender, me, tag).get(timeout=WAIT_S)
             assert sent.shape == tensor.shape, f"sent {sent.shape}, expected {tensor.shape}"
             tensor.copy_(self._pass(sent, sender, None))
 
