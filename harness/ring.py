@@ -118,11 +118,18 @@ class Ring:
 
     def change(self, sample: int) -> None:
         """Make the contents those of a sample; samples come in ascending order."""
-        if sample >= 0:
+        if sample >= 0 and self._use.written:
             self._undo_writes()
+            if self.sample >= 0:
+                self._apply(written=True)
         while self.sample < sample:
             self.sample += 1
-            for flat, _, places, contents, _ in self._steps[self.sample]:
+            self._apply()
+
+    def _apply(self, *, written: bool = False) -> None:
+        """What the present sample has other than what was given; `written`: only where calls write."""
+        for flat, _, places, contents, its in self._steps[self.sample]:
+            if its or not written:
                 _index_copy(flat, 0, places, contents)
 
     def restore(self) -> None:
@@ -134,10 +141,9 @@ class Ring:
         self.sample = -1
 
     def _undo_writes(self) -> None:
-        if self._use.written:
-            for flat, kept, written in self._all():
-                if written:
-                    _copy(flat, kept)
+        for flat, kept, written in self._all() if self._use.written else ():
+            if written:
+                _copy(flat, kept)
 
     def _all(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
         """(tensor, what it was given as, whether calls may write into it) of all entries."""

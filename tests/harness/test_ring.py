@@ -5,7 +5,19 @@ import itertools
 import pytest
 import torch
 
-from harness.ring import CHANGED, Ring, Shelf, alias, clone, overwrite, same_bits, tensors
+from harness.ring import (
+    CHANGED,
+    Ring,
+    Shelf,
+    Use,
+    alias,
+    clone,
+    linear,
+    overwrite,
+    same_bits,
+    sparse,
+    tensors,
+)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.complex64]
 
@@ -104,3 +116,75 @@ def test_a_shelf_copies_until_it_is_full():
 def test_a_clone_is_contiguous_if_asked():
     tensor = torch.arange(6.0).reshape(2, 3).t()
     assert clone([tensor], contiguous=True)[0].is_contiguous() and not clone([tensor])[0].is_contiguous()
+
+
+# -- arguments of other kinds, and those that calls may write into ----------------------------------------------------
+
+
+def layered():
+    """A layer, a sparse tensor, a list that calls write into, labels that may change."""
+    draw = torch.Generator().manual_seed(4)
+    layer = linear(torch.randn(8, 6, generator=draw), torch.randn(8, generator=draw))
+    matrix = sparse(torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.randn(3, generator=draw), (3, 3))
+    grads = [torch.randn(40, generator=draw), None, torch.randn(30, generator=draw)]
+    return layer, matrix, grads, torch.randint(100, (50,), generator=draw)
+
+
+USE = Use(updates=(2,), changing=(0, 2, 3))
+
+
+def test_layers_and_sparse_tensors_are_copied_whole():
+    layer, matrix, *_ = given = layered()
+    copy = clone(given)
+    x = torch.ones(6)
+    assert torch.equal(copy[0](x), layer(x)) and copy[0].weight.data_ptr() != layer.weight.data_ptr()
+    assert torch.equal(copy[1].to_dense(), matrix.to_dense())
+    assert len(tensors(given)) == 2 + 2 + 2 + 1
+
+
+def test_only_chosen_arguments_change_integers_among_them():
+    slot = layered()
+    before = clone(slot)
+    ring = Ring([slot], 2, USE)
+    ring.draw(3, 2)
+    ring.change(1)
+    same = [
+        [torch.equal(a, b) for a, b in zip(tensors(x), tensors(y), strict=True)]
+        for x, y in zip(slot, before, strict=True)
+    ]
+    assert same == [[False, False], [True, True], [False, False], [False]]
+    assert ring.intact()
+
+
+def test_what_calls_may_write_is_restored_with_the_change_of_the_sample():
+    one, other = Ring([layered()], 3, USE), Ring([layered()], 3, USE)
+    for ring in (one, other):
+        ring.draw(11, 3)
+        ring.change(0)
+    expected = clone(one[1][2])
+    for _ in range(2):  # the same sample again, as for several outputs of a burst
+        for entry in range(3):
+            one[entry][2][0].zero_()
+            one[entry][2][2].mul_(2)
+        one.change(0)
+        assert all(map(torch.equal, tensors(one[1][2]), tensors(expected)))
+    for ring in (one, other):
+        ring.change(2)
+    assert all(map(torch.equal, tensors(one[1][2]), tensors(other[1][2])))
+    assert one.intact() and all(map(torch.equal, tensors(one[0][2]), tensors(layered()[2])))
+
+
+def test_writing_where_a_call_may_not_still_shows():
+    ring = Ring([layered()], 2, USE)
+    ring.draw(1, 1)
+    ring.change(0)
+    ring[1][2][0].zero_()
+    ring[1][0].weight.data[0, 0] += 1
+    assert not ring.intact()
+
+
+def test_a_list_that_is_written_belongs_to_the_call():
+    ring = Ring([layered()], 1, USE)
+    ring[0][2][0] = torch.zeros(3)
+    assert ring[0][2][0].shape == (40,)
+    assert USE.answer("out", ring[0])[1][0][1] is None
