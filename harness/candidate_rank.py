@@ -113,7 +113,7 @@ class CandidateRank:
         before = self._collectives()
         handed = use.handed(arguments)
         progress.enter(Phase.calling)
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._state.use.gradients):
             output = self._solution(*handed)
         progress.enter(Phase.draining)
         state.platform.synchronize()
@@ -157,7 +157,7 @@ class CandidateRank:
         kit._bound().tracing = True
         progress.enter(Phase.calling)
         state.align()
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._state.use.gradients):
             for i in range(message["calls"]):
                 kind, ms = skew.get(i, ("", 0))
                 if kind == "device":
@@ -204,7 +204,7 @@ class CandidateRank:
 
         kit._bound().tracing = False
         progress.enter(Phase.calling)
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._state.use.gradients):
             reply = self._state.time(self._run_slot, message, take)
         progress.complete()
         return {**reply, "tripped": self._tripwire.tripped()}
@@ -229,7 +229,7 @@ class CandidateRank:
         self._state.rotate(self._slots, 1)
         state = kit._bound()
         state.profiling = True
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._state.use.gradients):
             reply = profile_calls(
                 self._run_slot,
                 message["iterations"],

@@ -82,7 +82,7 @@ class ReferenceRank:
         self._case = Case(message["case"], message["sizes"])
         self._dtype = getattr(torch, message["dtype"])
         problem = self._problem
-        self._state.use = ring.Use(problem.updates, problem.scratch, problem.changing)
+        self._state.use = ring.Use(problem.updates, problem.scratch, problem.changing, problem.gradients)
         if self._state.platform.name == "cuda":
             torch.cuda.empty_cache()
         return {}
@@ -135,7 +135,7 @@ class ReferenceRank:
             output = problem.reference(*given)
             return use.answer(output, given), guard.shared_with(output, given)
 
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._state.use.gradients):
             expected, shared = answer(arguments)
             computed = problem.tolerance == "rounding"
             oracle = answer(_in_float64(arguments))[0] if computed else expected
@@ -221,7 +221,7 @@ class ReferenceRank:
         state = self._state
         state.rotate({number: slot.arguments for number, slot in self._slots.items()}, message["copies"])
         self._drawn = None
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._state.use.gradients):
             for number in range(self._communicators):  # some collectives connect on their first use
                 state.platform.use_communicator(number)
                 self._run_slot(0)
@@ -244,7 +244,7 @@ class ReferenceRank:
             self._drawn = None
             # Outputs are copied as the candidate's are, so that both sides are timed alike.
             self._shelf.clear()
-            with torch.no_grad():
+            with torch.set_grad_enabled(self._state.use.gradients):
                 return self._state.time(self._run_slot, message, take=lambda call, output: self._shelf.copy(output))
         finally:
             platform.use_communicator(0)

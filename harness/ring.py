@@ -26,11 +26,13 @@ _equal, _index_copy, _clone, _copy = torch.equal, torch.Tensor.index_copy_, torc
 
 @dataclass(frozen=True)
 class Use:
-    """What may happen to a problem's arguments, by position (see `problems.spec.Problem`)."""
+    """What may happen to a problem's arguments, by position, and how it is called (see `problems.spec.Problem`)."""
 
     updates: Sequence[int] = ()
     scratch: Sequence[int] = ()
     changing: Sequence[int] | None = None
+    gradients: bool = False
+    """Whether calls run with autograd on."""
 
     @property
     def written(self) -> frozenset[int]:
@@ -216,7 +218,7 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
     if isinstance(value, torch.Tensor):
         if value.layout is torch.sparse_coo:
             return sparse(function(value._indices()), function(value._values()), value.shape)
-        return function(value)
+        return function(value.detach() if value.requires_grad else value)
     if isinstance(value, (tuple, list)):
         items = [map_tensors(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from harness import calibration, measure, platforms, policy, roofline, store, stress
 from harness.build import Builds, load_deadline, write_candidate
@@ -199,7 +200,8 @@ class Run:
         store.stock(pair.candidate.scratch / "cache", self._request.candidate.hash)
         path = write_candidate(pair.candidate.scratch, self._request.candidate)
         entry = self._entry
-        use = {"updates": entry.updates, "scratch": entry.scratch, "changing": entry.changing}
+        use: dict[str, Any] = {"updates": entry.updates, "scratch": entry.scratch, "changing": entry.changing}
+        use["gradients"] = entry.published
         pair.ask("load", {"path": str(path), "use": use}, load_deadline(self._limits))
 
     def _correctness(self, pair: Pair) -> None:

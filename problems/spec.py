@@ -190,6 +190,8 @@ class Problem:
     """Arguments that `reference` writes into; what they then hold is judged as output is."""
     scratch: tuple[int, ...] = ()
     """Arguments that `solution` may destroy."""
+    gradients: bool = False
+    """Whether `reference` and `solution` run with autograd on, as in ParallelKernelBench."""
     canonical: Callable[..., Any] | None = None
     """`(output, *arguments) -> output`, on each rank: the same answer in one agreed order where the workload leaves it
     open. The output may be a candidate's: its values must never become indices."""

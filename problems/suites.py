@@ -220,6 +220,7 @@ def _load_pkb(entry: Entry) -> Problem:
         illegal=illegal,
         scratch=entry.scratch,
         changing=entry.changing,
+        gradients=True,
     )
 
 

@@ -477,3 +477,28 @@ def test_pkb_accepts_what_the_oracle_does_not():
     assert run.judge(coarse, "pkb") is None
     assert run.judge(coarse) is not None
     assert run.judge(torch.zeros_like(run.reference), "pkb") is None, "its published weakness: small outputs"
+
+
+# -- what is not judged, and 8-bit floats ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn], ids=str)
+def test_elements_that_hang_on_a_rounding_are_not_judged(dtype):
+    right = torch.arange(1, 65).to(dtype)
+    wrong = torch.where(torch.arange(64) < 3, torch.tensor(100.0), right.double()).to(dtype)
+    mask = torch.arange(64) < 3
+    how = {"exact": False, "check": "oracle", "trial": 0, "world_size": 2}
+    assert compare((wrong,), (right,), (right.double(),), **how)
+    assert not compare((wrong,), (right,), (right.double(),), unsure=(mask,), **how)
+    assert compare((wrong,), (right,), (right.double(),), unsure=(mask & (torch.arange(64) < 2),), **how)
+    assert compare({"a": wrong}, {"a": right}, {"a": right.double()}, unsure={"a": None}, **how)
+
+
+def test_a_step_of_an_8_bit_float_is_an_error():
+    right = torch.linspace(-4, 4, 500).to(torch.float8_e4m3fn)
+    output = right.clone()
+    output.view(torch.uint8)[17] ^= 1
+    (mismatch,) = compare(
+        output, right, right.double(), exact=False, check="oracle", trial=0, world_size=2, unsure=None
+    )  # fmt: skip
+    assert mismatch.wrong == 1

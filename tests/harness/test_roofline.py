@@ -95,7 +95,11 @@ def test_an_unknown_device_has_no_floor():
 def test_every_problem_has_a_positive_floor(entry):
     problem = catalogue.load(entry.number)
     for world_size in (2, 4, 8):
-        case = entry.cases["pkb"]
+        case = entry.cases["large"]
         if problem.illegal(case, world_size) is None:
             found = floor(problem.work(case, world_size, 2), H200, "bfloat16")
             assert found is not None and found[0] > 0.1
+
+
+def test_a_problem_that_says_nothing_of_its_work_has_no_floor():
+    assert floor(Work(), H200, "bfloat16") is None and floors(Work(), H200, "bfloat16", 4, None) == Floors()

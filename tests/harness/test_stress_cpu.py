@@ -107,7 +107,7 @@ def test_likeness_tells_whose_values_are_there():
     draw = torch.Generator().manual_seed(0)
     right, former = torch.randn(64, 8, generator=draw), torch.randn(64, 8, generator=draw)
     how = {"exact": False, "check": "oracle", "world_size": 2}
-    as_known = lambda t: (t, t.double())  # noqa: E731
+    as_known = lambda t: (t, t.double(), None)  # noqa: E731
     whole = likeness(former.clone(), as_known(right), as_known(former), trial=0, **how)
     assert whole == (True, 1.0)
     half = torch.cat([right[:32], former[32:]])
