@@ -125,7 +125,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _honest(session: Session, example: Example) -> None:
     """As often as asked for; one line for all of them."""
     repeats, every = session.options.repeats, session.options.timed_every
-    rows = [session.evaluate(example, timing=i % every == every - 1, soak=session.options.soak) for i in range(repeats)]
+    rows = [
+        session.evaluate(example, timing=every > 0 and i % every == 0, soak=session.options.soak)
+        for i in range(repeats)
+    ]
     passed = sum(row["right"] for row in rows)
     # What is shown is a failure, if there was one.
     shown = min(rows, key=lambda row: row["right"])
@@ -253,7 +256,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--dtype", choices=get_args(DType), nargs="+", default=None, help="default: float32; cuda bfloat16"
     )
     parser.add_argument("--repeats", type=int, default=1, help="evaluations of each honest candidate")
-    parser.add_argument("--timed-every", type=int, default=1, help="time every n-th of these only")
+    parser.add_argument("--timed-every", type=int, default=1, help="time every n-th of these only; 0: none")
     parser.add_argument(
         "--soak", type=int, default=1, help="rounds of correctness and stress in each honest evaluation"
     )
