@@ -7,6 +7,7 @@ must have been as fast beside the candidate as it is without. Imports no torch.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -15,11 +16,10 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-from harness import measure, platforms
-from harness.errors import SandboxError
+from harness import measure, outside, platforms
 from harness.measure import Alternation, Block
 from harness.pair import FailedError, Item, Other, Pair
-from harness.platforms import LEAST_KEPT, MAX_PRIME_US, Plan
+from harness.platforms import LEAST_KEPT, Plan
 from harness.types import Timing, Verdict
 
 AUDITED = 0.3
@@ -28,11 +28,6 @@ _AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.1, 8, 8, 64 << 20
 """Kept outputs are compared for this long; at least so many, and so many or so much of a block."""
 _IDLE_SHARE, _IDLE_S = 0.25, 0.1
 """What a rank may use of a core, and all together of seconds, while the reference is timed."""
-_OUTSIDE_US, _ROUNDS = 8000.0, 8
-"""By how much a block with repeated calls is to be longer than one without, seen from outside; and how often that is
-tried, until a machine that has other work too has left a candidate alone for so long."""
-_DELAYED = 0.3
-"""Share of the time for which ranks wait for processors that others have, from which on nothing follows from times."""
 _random = random.SystemRandom()
 
 
@@ -78,11 +73,11 @@ class Timed:
 
         return time_block
 
-    def _time(self, mode: str, plan: Plan) -> Block:
-        """One block of the candidate's. Raises NotCapturableError."""
+    def _time(self, mode: str, plan: Plan, least_s: float = 0.0) -> Block:
+        """One block of the candidate's, which may take `least_s` at least. Raises NotCapturableError."""
         pair, reading = self._pair, measure.Reading()
         sample_s = (plan.prime_us + 10 * plan.calls * plan.repeats * plan.expected_us) / 1e6
-        limit = pair.call_deadline(pair.limits.call_s + plan.samples * sample_s)
+        limit = pair.call_deadline(pair.limits.call_s + max(plan.samples * sample_s, least_s))
 
         def look() -> None:
             nonlocal reading
@@ -173,49 +168,10 @@ class Timed:
     # -- claims --------------------------------------------------------------------------------------------------------
 
     def look_from_outside(self, mode: str, timing: Timing) -> float:
-        """Microseconds of one of the candidate's calls as this process's clock has it: what they claim, and by how
-        much longer than claimed a block takes if each sample makes its calls several times. Raises FailedError if that
-        is well above what they claim."""
-        claimed, host = timing.candidate.median_us, timing.candidate.host_us or 0.0
-        relative, absolute_us, consistent = self._pair.box.platform.outside
-        once_us = timing.calls * claimed
-        # The host stays ahead of the device, as in the blocks that count, and by so much that no sample with repeats
-        # has to ask for more room, which would be time that nobody claims.
-        room = max(2, int(MAX_PRIME_US / max(1.0, 3 * timing.calls * host)))
-        repeats = min(room, 1 + math.ceil(_OUTSIDE_US / 4 / once_us))
-        samples = min(60, max(4, math.ceil(_OUTSIDE_US / (once_us * (repeats - 1)))))
-        prime_us = min(MAX_PRIME_US, 100.0 + 3 * timing.calls * repeats * host)
-        plan = Plan(samples, timing.calls, prime_us, expected_us=claimed, seed=secrets.randbits(60), repeats=repeats)
-        extra = samples * timing.calls * (repeats - 1)
-        rest_us: dict[int, list[float]] = {1: [], repeats: []}
-        claims: list[float] = []
-        before = self._load()
-        for _ in range(_ROUNDS):
-            for one in (replace(plan, repeats=1), plan) * 2:
-                began = time.monotonic()
-                block = self._time(mode, one)
-                wall_us, calls = (time.monotonic() - began) * 1e6, one.calls * one.repeats
-                rest_us[one.repeats].append(wall_us - calls * sum(block.slowest_us))
-                claims += [measure.median(block.slowest_us)] if one is plan else []
-            # The least of each: what disturbs a block only makes it longer.
-            more_us = (min(rest_us[repeats]) - min(rest_us[1])) / extra
-            claimed = min(claims)
-            seen = claimed + max(0.0, more_us)
-            if seen <= relative * claimed + absolute_us / extra and claimed <= consistent * timing.candidate.median_us:
-                return seen
-        wall_s, used_s, delayed_s = (now - then for now, then in zip(self._load(), before, strict=True))
-        if delayed_s > _DELAYED * wall_s and used_s < wall_s * self._pair.candidate.world_size:
-            self.look_for_work_beside()
-            raise SandboxError("this machine is too busy with other work for times to mean anything")
-        raise FailedError(
-            Verdict.integrity,
-            f"the ranks claim {timing.candidate.median_us:.1f} us a call; seen from outside a call takes {seen:.1f} us",
-        )
-
-    def _load(self) -> tuple[float, float, float]:
-        """Seconds of wall time, that the candidate's ranks have used processors, that they have waited for one."""
-        ranks = self._pair.candidate
-        return time.monotonic(), ranks.cpu_s(), ranks.delayed_s()
+        """Microseconds of one of the candidate's calls as this process's clock has it. Raises FailedError if that is
+        well above what the ranks claim."""
+        time_block = functools.partial(self._time, mode)
+        return outside.look(self._pair, time_block, timing, self.look_for_work_beside)
 
     def look_for_work_beside(self) -> None:
         """Raises FailedError if the candidate's ranks, or processes that they have started, were at work when they were

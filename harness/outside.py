@@ -1,0 +1,106 @@
+"""What a call takes by the supervisor's own clock, which nothing in a candidate's process can touch. Imports no torch.
+
+A block whose samples make their calls several times is longer than one without repeats by those calls and by nothing
+else: no start, no drain, no barrier, no message.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from harness.errors import SandboxError
+from harness.measure import Block, median
+from harness.pair import FailedError, Pair
+from harness.platforms import MAX_PRIME_US, Plan
+from harness.ranks import RankSet
+from harness.types import Timing, Verdict
+
+TimeBlock = Callable[[Plan, float], Block]
+"""Times one of the candidate's blocks, which may take so many seconds at least before it counts as hanging."""
+
+_EXTRA_US, _ROUNDS, _ROUNDS_S = 8000.0, 8, 15.0
+"""By how much a block with repeated calls is to be longer than one without; and how often and how long that is tried,
+until a machine that has other work too has left a candidate alone for so long."""
+_ENOUGH_US = 1e6
+"""A first look at calls that are far longer than claimed makes only so much of them."""
+_DELAYED, _GROSS = 0.3, 8.0
+"""Share of the time for which ranks wait for processors that others have, from which on nothing follows from times
+unless they are this many times what is allowed: waiting makes calls longer by a factor, not by an order."""
+
+
+def look(pair: Pair, time_block: TimeBlock, timing: Timing, work_beside: Callable[[], None]) -> float:
+    """Microseconds of a call. Raises FailedError if that is well above what the ranks claim in `timing`; SandboxError
+    if the machine has too much other work to tell, after `work_beside` has not found that it is the candidate's."""
+    claimed, host, ranks = timing.candidate.median_us, timing.candidate.host_us or 0.0, pair.candidate
+    sample_us = timing.calls * claimed
+    # The host stays ahead of the device, as in the blocks that count, and by so much that no sample with repeats has to
+    # ask for more room, which would be time that nobody claims.
+    room = max(2, int(MAX_PRIME_US / max(1.0, 3 * timing.calls * host)))
+    repeats = min(room, 1 + math.ceil(_EXTRA_US / 4 / sample_us))
+    samples = min(60, max(4, math.ceil(_EXTRA_US / (sample_us * (repeats - 1)))))
+    prime_us = min(MAX_PRIME_US, 100.0 + 3 * timing.calls * repeats * host)
+    once = Plan(samples, timing.calls, prime_us, expected_us=claimed)
+    relative, absolute_us, consistent = pair.box.platform.outside
+    before, began = _load(ranks), time.monotonic()
+    _, once_us = _seen(time_block, once, 0.0)
+    # Of calls that are far longer than claimed a few show it, and many would look like a hang.
+    few = 1 + math.ceil(_ENOUGH_US / once_us)
+    for times in (few, repeats) if few < repeats else (repeats,):
+        blocks = _Blocks(time_block, once, times, once_us)
+        for _ in range(_ROUNDS if times == repeats else 1):
+            seen, claims = blocks.more()
+            allowed = relative * claims + absolute_us / blocks.extra
+            if seen <= allowed and claims <= consistent * claimed and times == repeats:
+                return seen
+            if time.monotonic() > began + _ROUNDS_S:
+                break
+        if seen > _GROSS * allowed:
+            break
+    wall_s, used_s, delayed_s = (now - then for now, then in zip(_load(ranks), before, strict=True))
+    waited = delayed_s > _DELAYED * wall_s and used_s < wall_s * ranks.world_size
+    if waited and seen <= _GROSS * allowed:
+        work_beside()
+        raise SandboxError("this machine is too busy with other work for times to mean anything")
+    raise FailedError(
+        Verdict.integrity, f"the ranks claim {claimed:.1f} us a call; seen from outside a call takes {seen:.1f} us"
+    )
+
+
+class _Blocks:
+    """Blocks of `once`'s samples, without and with repeats in turn."""
+
+    def __init__(self, time_block: TimeBlock, once: Plan, repeats: int, once_us: float) -> None:
+        self._time_block, self._once, self._once_us = time_block, once, once_us
+        self._rest_us: dict[int, list[float]] = {1: [], repeats: []}
+        """By repeats: the time of a block besides what the ranks claim for its calls."""
+        self._claims: list[float] = []
+        self.extra = once.samples * once.calls * (repeats - 1)
+        """Calls that a block with repeats has more than one without."""
+
+    def more(self) -> tuple[float, float]:
+        """Two more of each: what a call takes, and what the ranks claim for it here, in microseconds. The least of all
+        blocks so far counts, as what disturbs a block only makes it longer."""
+        for repeats in list(self._rest_us) * 2:
+            plan = replace(self._once, repeats=repeats, seed=secrets.randbits(60))
+            block, wall_us = _seen(self._time_block, plan, self._once_us)
+            self._rest_us[repeats].append(wall_us - plan.calls * repeats * sum(block.slowest_us))
+            self._claims += [median(block.slowest_us)] if repeats > 1 else []
+        without, with_repeats = (min(rest) for rest in self._rest_us.values())
+        claims = min(self._claims)
+        return claims + max(0.0, (with_repeats - without) / self.extra), claims
+
+
+def _seen(time_block: TimeBlock, plan: Plan, once_us: float) -> tuple[Block, float]:
+    """A block, and how long it took in microseconds; without repeats it took `once_us`."""
+    began = time.monotonic()
+    block = time_block(plan, 2 * plan.repeats * once_us / 1e6)
+    return block, (time.monotonic() - began) * 1e6
+
+
+def _load(ranks: RankSet) -> tuple[float, float, float]:
+    """Seconds of wall time, that the ranks have used processors, that they have waited for one."""
+    return time.monotonic(), ranks.cpu_s(), ranks.delayed_s()
