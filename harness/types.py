@@ -157,6 +157,19 @@ class Mismatch(Frozen):
     """Fraction of wrong elements in each of world_size equal chunks along the first axis."""
 
 
+class Finding(Frozen):
+    """One statement on why a candidate failed."""
+
+    cause: str
+    """What kind of mistake, in two or three words that tables can count: `never written`, `rank left out`, `stale`."""
+    text: str
+    """What was found, in one sentence that names ranks, regions, lines."""
+    evidence: str = ""
+    """What it was concluded from: figures, a probe, the compiler's line."""
+    certain: bool = True
+    """Shown by the evidence. False: inferred, and something else may look the same."""
+
+
 class RankReport(Frozen):
     """What one rank of the candidate did."""
 
@@ -312,6 +325,8 @@ class Evaluation(Frozen):
     """Whether `solution` was seen to call, or its text names, collectives of torch.distributed or NCCL."""
     log: str = ""
     """Compiler output or other text that is not a rank's."""
+    findings: tuple[Finding, ...] = ()
+    """Why it failed, most telling first; empty if it passed or nothing could be found out."""
     stage_s: dict[str, float] = Field(default_factory=dict)
     """Seconds spent in each stage; `start` is what comes before the first, waiting for the session's processes, and
     `cleanup` what comes after the last: killing the candidate's ranks and looking after the devices."""
@@ -338,6 +353,8 @@ class BuildReport(Frozen):
     """None if it built; otherwise policy, compile_error, api_error or timeout."""
     summary: str
     log: str = ""
+    findings: tuple[Finding, ...] = ()
+    """Why it failed, most telling first."""
     built: tuple[str, ...] = ()
     """Names of the libraries and extensions that were compiled or found in the cache."""
     build_s: float = 0.0
