@@ -17,6 +17,7 @@ from harness.progress import Phase
 from harness.rank import Handler, Rank
 from harness.ring import Shelf
 
+_GUESSED_BYTES, _SMALL_BYTES = 256 << 20, 256 << 10
 _sleep = time.sleep  # bound before any candidate can replace it
 
 
@@ -108,7 +109,7 @@ class CandidateRank:
             state.ring.draw(message["seed"], message["samples"])
             state.ring.change(message["sample"])
             arguments = state.ring[0]
-        self._poison()
+        self._poison(arguments)
         kit._bound().tracing = True
         before = self._collectives()
         handed = use.handed(arguments)
@@ -140,10 +141,14 @@ class CandidateRank:
         count = collectives.count()
         return None if count is None else count - self._state.platform.own_collectives
 
-    def _poison(self) -> None:
-        """Leave NaN in the memory that the output will probably get, so that nothing left over there looks right."""
-        if self._poison_bytes:
-            torch.empty(self._poison_bytes, dtype=torch.uint8, device=self._state.device).fill_(0xFF)
+    def _poison(self, arguments: tuple[Any, ...]) -> None:
+        """Leave NaN in the memory that the output will probably get, so that nothing left over there looks right and
+        what was never written is known by it. Before the first call its size is guessed from the inputs'."""
+        given = sum(t.nbytes for t in ring.tensors(arguments))
+        size = self._poison_bytes or min(_GUESSED_BYTES, max(given * self._state.world_size, given))
+        # Small and large blocks come from different places.
+        for number in (size, min(size, _SMALL_BYTES)):
+            torch.empty(number, dtype=torch.uint8, device=self._state.device).fill_(0xFF)
 
     def _burst(self, message: dict[str, Any]) -> dict[str, Any]:
         """Calls back to back without waiting for the device, each with other inputs; the outputs of those in `keep` are

@@ -40,7 +40,7 @@ _SHOWN = 6
 
 
 @dataclass(frozen=True)
-class _Bound:
+class Bound:
     max_error: float
     rms_error: float
     row_errors: torch.Tensor | None = None
@@ -61,8 +61,8 @@ def compare(
     """Differences of each output tensor that is wrong; the structure has been checked before. `unsure`: in the output's
     structure masks of elements that are not judged, or None."""
     found = []
-    output, expected, oracle = (_sure(value, unsure) for value in (output, expected, oracle))
-    for path, out, ref, true in _pairs(output, expected, oracle, "out"):
+    output, expected, oracle = (sure(value, unsure) for value in (output, expected, oracle))
+    for path, out, ref, true in pairs(output, expected, oracle, "out"):
         mismatch = _compare_tensor(path, out, ref, true, exact, check, trial, world_size)
         if mismatch is not None:
             found.append(mismatch)
@@ -76,19 +76,19 @@ def likeness(output: Any, right: tuple[Any, Any, Any], other: tuple[Any, Any, An
     wrong = like = 0
     masks = right[2]
 
-    def pairs(of: tuple[Any, Any, Any]) -> list[tuple[str, Any, Any, Any]]:
-        return _pairs(_sure(output, masks), _sure(of[0], masks), _sure(of[1], masks), "out")
+    def judged(of: tuple[Any, Any, Any]) -> list[tuple[str, Any, Any, Any]]:
+        return pairs(sure(output, masks), sure(of[0], masks), sure(of[1], masks), "out")
 
-    for (_, out, ref, true), (_, _, other_ref, other_true) in zip(pairs(right), pairs(other), strict=True):
+    for (_, out, ref, true), (_, _, other_ref, other_true) in zip(judged(right), judged(other), strict=True):
         if out.numel() and ref.shape == other_ref.shape:
             settings = (how["exact"], how["check"], how["world_size"])
-            bad = _judge(out, ref, true, *settings).bad
+            bad = judge(out, ref, true, *settings).bad
             wrong += int(bad.sum())
-            like += int((bad & ~_judge(out, other_ref, other_true, *settings).bad).sum())
+            like += int((bad & ~judge(out, other_ref, other_true, *settings).bad).sum())
     return whole, like / wrong if wrong else 0.0
 
 
-def _sure(value: Any, unsure: Any) -> Any:
+def sure(value: Any, unsure: Any) -> Any:
     """The same with zeros at the elements that are not judged."""
     if unsure is None:
         return value
@@ -96,19 +96,20 @@ def _sure(value: Any, unsure: Any) -> Any:
         # Where shapes follow the inputs, other inputs' masks do not fit. (No masked_fill: float8 has none.)
         return torch.where(unsure, torch.zeros_like(value), value) if unsure.shape == value.shape else value
     if isinstance(value, (tuple, list)):
-        return [_sure(item, mask) for item, mask in zip(value, unsure, strict=True)]
+        return [sure(item, mask) for item, mask in zip(value, unsure, strict=True)]
     if isinstance(value, dict):
-        return {key: _sure(item, unsure.get(str(key))) for key, item in value.items()}
+        return {key: sure(item, unsure.get(str(key))) for key, item in value.items()}
     return value
 
 
-def _pairs(output: Any, expected: Any, oracle: Any, path: str) -> list[tuple[str, Any, Any, Any]]:
+def pairs(output: Any, expected: Any, oracle: Any, path: str) -> list[tuple[str, Any, Any, Any]]:
+    """(path, output, expected, oracle) of each tensor of a structure, and of each plain value that is wrong."""
     if isinstance(expected, torch.Tensor):
         return [(path, output, expected, oracle)]
     if isinstance(expected, (tuple, list)):
-        return [p for i, e in enumerate(expected) for p in _pairs(output[i], e, oracle[i], f"{path}[{i}]")]
+        return [p for i, e in enumerate(expected) for p in pairs(output[i], e, oracle[i], f"{path}[{i}]")]
     if isinstance(expected, dict):
-        return [p for k, e in expected.items() for p in _pairs(output[str(k)], e, oracle[k], f"{path}[{k!r}]")]
+        return [p for k, e in expected.items() for p in pairs(output[str(k)], e, oracle[k], f"{path}[{k!r}]")]
     # A plain value is compared as a float64 scalar; what is not a number is shown as NaN against 0, which never match.
     if output == expected:
         return []
@@ -129,18 +130,18 @@ def _compare_tensor(
 ) -> Mismatch | None:
     if out.numel() == 0:
         return None
-    judged = _judge(out, expected, oracle, exact, check, world_size)
-    out, truth, error, bound, bad = judged.out, judged.truth, judged.error, judged.bound, judged.bad
-    finite = _finite(error)
+    judged = judge(out, expected, oracle, exact, check, world_size)
+    if not judged.wrong:
+        return None
+    out, truth, bound, bad = judged.out, judged.truth, judged.bound, judged.bad
+    finite = _finite(judged.error)
     rms = _rms(finite)
     wrong, rows_wrong = int(bad.sum()), 0
     if wrong == 0:
-        excess = None if bound.row_errors is None else _typical(finite) / bound.row_errors
+        excess = judged.excess()
         if excess is not None and float(excess.max()) > 1:
             bad, finite, rms, bound = _worst_row(finite, excess)
             wrong, rows_wrong = int(bad.sum()), int((excess > 1).sum())
-        elif rms <= bound.rms_error:
-            return None
     shown = bad if wrong else finite >= finite.max()
     indices = shown.reshape(-1).nonzero()[:_SHOWN].reshape(-1)
     return Mismatch(
@@ -170,19 +171,40 @@ def _compare_tensor(
 
 
 @dataclass(frozen=True)
-class _Judged:
+class Judged:
     """Elements of one tensor against what is right; complex ones as pairs of real ones."""
 
     out: torch.Tensor
     truth: torch.Tensor
     error: torch.Tensor
-    bound: _Bound
+    bound: Bound
     bad: torch.Tensor
 
+    @property
+    def wrong(self) -> bool:
+        """Whether the tensor is: an element, the error's RMS, or a row."""
+        if bool(self.bad.any()) or _rms(_finite(self.error)) > self.bound.rms_error:
+            return True
+        excess = self.excess()
+        return excess is not None and float(excess.max()) > 1
 
-def _judge(
+    def excess(self) -> torch.Tensor | None:
+        """By how much each row is beyond its own bound; None where rows have none."""
+        return None if self.bound.row_errors is None else _typical(_finite(self.error)) / self.bound.row_errors
+
+    def inaccurate(self) -> torch.Tensor:
+        """The elements that are wrong, or, if no single one is, those of the rows that are; all if no row is either."""
+        excess = self.excess()
+        if bool(self.bad.any()) or excess is None or not bool((excess > 1).any()):
+            return self.bad if bool(self.bad.any()) else torch.ones_like(self.bad)
+        rows = (excess > 1)[:, None].expand(-1, self.bad.numel() // excess.numel())
+        return rows.reshape(self.bad.shape)
+
+
+def judge(
     out: torch.Tensor, expected: torch.Tensor, oracle: torch.Tensor, exact: bool, check: Check, world_size: int
-) -> _Judged:
+) -> Judged:
+    """Every element of one tensor."""
     if out.is_complex():
         out, expected, oracle = (torch.view_as_real(t.resolve_conj()) for t in (out, expected, oracle))
     if check == "pkb":
@@ -190,12 +212,12 @@ def _judge(
         # An infinite output would allow any error: as torch.isclose does, accept it only where it is equal.
         close = error.isfinite() & (error <= PKB_ATOL + PKB_RTOL * out.double().abs())
         bad = ~close & (out.double() != truth)
-        bound = _Bound(PKB_ATOL, float("inf"))
+        bound = Bound(PKB_ATOL, float("inf"))
     elif exact or not expected.is_floating_point() or expected.element_size() == 1:
         # An 8-bit float is a quantisation: right or wrong, but for what the problem itself is unsure of.
         truth, error = expected.double(), (out.double() - expected.double()).abs_()
         bad = (_bits(out) != _bits(expected)) & ~((out != out) & (expected != expected))
-        bound = _Bound(0.0, 0.0)
+        bound = Bound(0.0, 0.0)
     else:
         # Beyond the dtype's range the right answer is infinite.
         rounded = oracle.to(expected.dtype).double()
@@ -206,10 +228,10 @@ def _judge(
         # Where the reference itself overflows or divides zero by zero, doing as it does is right too.
         ref = expected.double()
         bad &= ref.isfinite() | ((out.double() != ref) & ~(out.isnan() & ref.isnan()))
-    return _Judged(out, truth, error, bound, bad)
+    return Judged(out, truth, error, bound, bad)
 
 
-def _rounding_bound(expected: torch.Tensor, truth: torch.Tensor, world_size: int) -> _Bound:
+def _rounding_bound(expected: torch.Tensor, truth: torch.Tensor, world_size: int) -> Bound:
     """Largest allowed error of any element, in RMS over the tensor, and of each row."""
     unit = torch.finfo(expected.dtype).eps / 2
     rounding_rms = _rms(_finite((truth.to(expected.dtype).double() - truth).abs_()))
@@ -219,14 +241,14 @@ def _rounding_bound(expected: torch.Tensor, truth: torch.Tensor, world_size: int
     # Half of what one rounding costs on average at this scale: a floor for outputs that happen to be representable.
     floor_rms = max(rounding_rms, 0.25 * unit * _rms(scale))
     if roundings := WIDE_ROUNDINGS.get(expected.dtype):
-        return _Bound(
+        return Bound(
             max_error=max(WIDE_FACTOR * float(own.max()), roundings * unit * float(scale.max())),
             rms_error=max(WIDE_FACTOR * _rms(own), roundings * floor_rms),
             row_errors=_row_bound(own, scale, ROW_WIDE_FACTOR, roundings * unit, expected.dtype),
         )
     # The RMS of a few elements scatters, and that of many where a few are much larger than the others.
     scatter = 1 + 4 / math.sqrt(_dominant(scale))
-    return _Bound(
+    return Bound(
         max_error=max(MAX_FACTOR * float(own.max()), MAX_ROUNDINGS * unit * float(scale.max())),
         rms_error=scatter * max(RMS_FACTOR * _rms(own), max(RMS_ROUNDINGS, _chain(world_size)) * floor_rms),
         # A rounding's typical error is a third of `unit`, and a chain over 8 ranks at most sqrt(7) roundings.
@@ -263,7 +285,7 @@ def _row_length(shape: torch.Size) -> int:
     return length
 
 
-def _worst_row(error: torch.Tensor, excess: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float, _Bound]:
+def _worst_row(error: torch.Tensor, excess: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float, Bound]:
     """Where rows are out of bounds and no single element is: the rows' outstanding elements, and error and bound of the
     worst row. The bound is stated as the RMS at which an error so distributed would pass."""
     rows = error.reshape(excess.numel(), -1)
@@ -273,7 +295,7 @@ def _worst_row(error: torch.Tensor, excess: torch.Tensor) -> tuple[torch.Tensor,
     alone = torch.zeros_like(rows)
     alone[worst] = rows[worst]
     row_allowed = float(allowed[worst])
-    bound = _Bound(ROW_PEAK * row_allowed, row_allowed)
+    bound = Bound(ROW_PEAK * row_allowed, row_allowed)
     return bad.reshape(error.shape), alone.reshape(error.shape), _rms(rows[worst]), bound
 
 

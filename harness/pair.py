@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness import diagnosis
 from harness.processes import Processes
 from harness.progress import Phase
 from harness.ranks import Outcome, RankSet
-from harness.types import Mismatch, RankReport, Request, Stage, Verdict
+from harness.types import Finding, Mismatch, RankReport, Request, Stage, Verdict
 
 Item = dict[str, Any]
 """Inputs that an output answers, as `ReferenceRank` names them: a slot, or an entry of the ring."""
@@ -19,12 +20,29 @@ Other = tuple[str, Item, Verdict | None]
 """Other inputs: a name, which they are, and the verdict on an output that is what would be right for them."""
 
 
+@dataclass(frozen=True)
+class Wrong:
+    """Which output was wrong: its number in the last check, the inputs that it answers, those of the call before."""
+
+    number: int
+    item: Item
+    former: Item | None
+
+
 class FailedError(Exception):
     """The candidate failed: leave the stages."""
 
-    def __init__(self, verdict: Verdict, summary: str, ranks: tuple[RankReport, ...] = (), log: str = "") -> None:
+    def __init__(
+        self,
+        verdict: Verdict,
+        summary: str,
+        ranks: tuple[RankReport, ...] = (),
+        log: str = "",
+        wrong: Wrong | None = None,
+    ) -> None:
         super().__init__(summary)
-        self.verdict, self.summary, self.ranks, self.log = verdict, summary, ranks, log
+        self.verdict, self.summary, self.ranks, self.log, self.wrong = verdict, summary, ranks, log, wrong
+        self.findings: tuple[Finding, ...] = ()
 
 
 class Pair:
@@ -143,7 +161,9 @@ class Pair:
                 said, whole = diagnosis.judge_likeness([name for name, _, _ in candidates], likeness)
                 if whole is not None:
                     verdict = candidates[whole][2] or verdict
-                raise FailedError(verdict, summary + said, self._reports(structure, wrong, trial))
+                where = Wrong(number, items[number], candidates[0][1] if candidates else None)
+                reports = self._reports(structure, wrong, trial)
+                raise FailedError(verdict, summary + said, reports, wrong=where)
         if not any(reply["shared"] for reply in judged):
             for rank, reply in enumerate(replies):
                 if reply.get("shared"):

@@ -10,7 +10,8 @@ import torch
 from harness import guard, peaks, ring
 from harness.errors import HarnessError
 from harness.exchange import MalformedError, structure_error
-from harness.numerics import compare, likeness
+from harness.explainer import Explainer
+from harness.numerics import compare
 from harness.rank import Handler, Rank
 from harness.types import to_json
 from problems import catalogue
@@ -22,7 +23,7 @@ again), both in the problem's canonical form; and which of its elements are not 
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """What is known of one set of inputs."""
 
     arguments: tuple[Any, ...]
@@ -32,27 +33,29 @@ class _Known:
 
 
 @dataclass
-class _Slot:
+class Slot:
     arguments: tuple[Any, ...]
-    known: _Known | None = None
+    given: tuple[Any, ...]
+    """The same as it was sent to the other side: sets of ranks in place of process groups."""
+    known: Known | None = None
     """Once it has been asked for."""
-    former: _Slot | None = None
+    former: Slot | None = None
     """What the slot held before its inputs were overwritten in place."""
 
 
 class ReferenceRank:
     def __init__(self, state: Rank) -> None:
-        self._state = state
-        self._problem: Problem | None = None
+        self.state = state
+        self.problem: Problem | None = None
         self._case = Case("", {})
         self._dtype = torch.float32
-        self._slots: dict[int, _Slot] = {}
+        self.slots: dict[int, Slot] = {}
         self._last: Any = None
         self._communicators = 1
         self._drawn: tuple[int, int] | None = None
         """Seed and samples that the ring has been drawn from last."""
         self._shelf = ring.Shelf()
-        self._outputs: list[Any] = []
+        self.outputs: list[Any] = []
         """Of the last check, those that were wrong."""
         self.handlers: dict[str, Handler] = {
             "connect": self._connect,
@@ -62,96 +65,108 @@ class ReferenceRank:
             "rotate": self._rotate,
             "answer": self._answer,
             "check": self._check,
-            "explain": self._explain,
             "time": self._time,
             "measure": self._measure,
             "probe": state.probe,
             "calibrate": self._calibrate,
+            **Explainer(self).handlers,
         }
 
     def _connect(self, message: dict[str, Any]) -> dict[str, Any]:
         def then() -> None:
-            self._communicators = self._state.platform.communicators()
+            self._communicators = self.state.platform.communicators()
 
-        return self._state.connect(message, then)
+        return self.state.connect(message, then)
 
     def _setup(self, message: dict[str, Any]) -> dict[str, Any]:
         """Choose problem, case and dtype; forget the former ones' slots."""
-        self._slots.clear()
-        self._problem = catalogue.load(message["problem"], message["suite"])
+        self.slots.clear()
+        self.problem = catalogue.load(message["problem"], message["suite"])
         self._case = Case(message["case"], message["sizes"])
         self._dtype = getattr(torch, message["dtype"])
-        problem = self._problem
-        self._state.use = ring.Use(problem.updates, problem.scratch, problem.changing, problem.gradients)
-        if self._state.platform.name == "cuda":
+        problem = self.problem
+        self.state.use = ring.Use(problem.updates, problem.scratch, problem.changing, problem.gradients)
+        if self.state.platform.name == "cuda":
             torch.cuda.empty_cache()
         return {}
 
     def _inputs(self, message: dict[str, Any]) -> dict[str, Any]:
         """Draw the inputs of slot `slot` from `seed` and hand them over, unless nobody wants them (`alone`)."""
-        assert self._problem is not None and self._state.device is not None
+        assert self.problem is not None and self.state.device is not None
         context = RankContext(
             seed=message["seed"],
-            rank=self._state.rank,
-            world_size=self._state.world_size,
+            rank=self.state.rank,
+            world_size=self.state.world_size,
             dtype=self._dtype,
-            device=self._state.device,
+            device=self.state.device,
         )
         # Contiguous, as they arrive on the other side, and each tensor with memory of its own.
-        arguments = ring.clone(self._problem.inputs(self._case, context), contiguous=True)
-        slot = _Slot(self._state.groups.materialise(arguments))
-        if message["in_place"]:
-            slot.former = self._slots[message["slot"]]
-            slot.former.former = None
-        self._slots[message["slot"]] = slot
-        return {} if message.get("alone") else {"tree": self._state.exchange["inputs"].write(list(arguments))}
+        arguments = ring.clone(self.problem.inputs(self._case, context), contiguous=True)
+        former = self.slots[message["slot"]] if message["in_place"] else None
+        self.put(message["slot"], arguments, former)
+        return {} if message.get("alone") else {"tree": self.state.exchange["inputs"].write(list(arguments))}
 
-    def _right(self, item: dict[str, Any]) -> _Known:
+    def put(self, number: int, given: tuple[Any, ...], former: Slot | None = None) -> None:
+        """Fill a slot. `former`: what it held, if the candidate's buffers stay the same."""
+        if former is not None:
+            former.former = None
+        self.slots[number] = Slot(self.state.groups.materialise(given), given, former=former)
+
+    def right(self, item: dict[str, Any]) -> Known:
         """What is right for an item. Collective, like the reference itself: every rank asks at the same time.
 
         An item is a slot (`slot`; with `former`, what it held before), or an entry of the ring (`seed`, `samples`,
         `sample`, `entry`; samples of a seed in ascending order)."""
         if "slot" in item:
-            slot = self._slots[item["slot"]]
+            slot = self.slots[item["slot"]]
             if item.get("former"):
                 assert slot.former is not None
                 slot = slot.former
             if slot.known is None:
-                slot.known = self._evaluate(slot.arguments)
+                slot.known = self.evaluate(slot.arguments)
             return slot.known
-        inputs, drawn = self._state.ring, (item["seed"], item["samples"])
+        inputs, drawn = self.state.ring, (item["seed"], item["samples"])
         if self._drawn != drawn or inputs.sample > item["sample"]:
             inputs.draw(*drawn)
             self._drawn = drawn
         inputs.change(item["sample"])
-        return self._evaluate(inputs[item["entry"]])
+        return self.evaluate(inputs[item["entry"]])
 
-    def _evaluate(self, arguments: tuple[Any, ...]) -> _Known:
-        problem, use = self._problem, self._state.use
-        assert problem is not None
+    def evaluate(self, arguments: tuple[Any, ...]) -> Known:
+        """What is right for any arguments. Collective."""
+        assert self.problem is not None
+        with torch.set_grad_enabled(self.state.use.gradients):
+            expected, shared = self._answer_to(arguments)
+            computed = self.problem.tolerance == "rounding"
+            oracle = self._answer_to(_in_float64(arguments))[0] if computed else expected
+            unsure = self.problem.unsure(oracle, *arguments) if self.problem.unsure else None
+            right = (self.canonical(expected, arguments), self.canonical(oracle, arguments), unsure)
+        self.state.platform.synchronize()
+        return Known(arguments, right, shared)
 
-        def answer(given: tuple[Any, ...]) -> tuple[Any, bool]:
-            given = use.copied(given)
-            output = problem.reference(*given)
-            return use.answer(output, given), guard.shared_with(output, given)
+    def oracle(self, arguments: tuple[Any, ...]) -> Any:
+        """The second part of `evaluate(arguments).right` alone. Collective."""
+        assert self.problem is not None
+        with torch.set_grad_enabled(self.state.use.gradients):
+            wide = _in_float64(arguments) if self.problem.tolerance == "rounding" else arguments
+            return self.canonical(self._answer_to(wide)[0], arguments)
 
-        with torch.set_grad_enabled(self._state.use.gradients):
-            expected, shared = answer(arguments)
-            computed = problem.tolerance == "rounding"
-            oracle = answer(_in_float64(arguments))[0] if computed else expected
-            unsure = problem.unsure(oracle, *arguments) if problem.unsure else None
-            right = (self._canonical(expected, arguments), self._canonical(oracle, arguments), unsure)
-        self._state.platform.synchronize()
-        return _Known(arguments, right, shared)
+    def _answer_to(self, arguments: tuple[Any, ...]) -> tuple[Any, bool]:
+        """The reference's answer, and whether it lies in an input's memory."""
+        assert self.problem is not None
+        use = self.state.use
+        given = use.copied(arguments)
+        output = self.problem.reference(*given)
+        return use.answer(output, given), guard.shared_with(output, given)
 
-    def _canonical(self, output: Any, arguments: tuple[Any, ...]) -> Any:
-        assert self._problem is not None
-        return self._problem.canonical(output, *arguments) if self._problem.canonical else output
+    def canonical(self, output: Any, arguments: tuple[Any, ...]) -> Any:
+        assert self.problem is not None
+        return self.problem.canonical(output, *arguments) if self.problem.canonical else output
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Find out what is right for a slot. Reply: `off`, how far the reference is from its oracle in RMS, relative
         (0 where all is exact), `unsure`, the share of elements that are not judged, and bytes of inputs and outputs."""
-        known = self._right({"slot": message["slot"]})
+        known = self.right({"slot": message["slot"]})
         expected, oracle, unsure = (ring.tensors(part) for part in known.right)
         wrong = size = 0.0
         for i, (out, true) in enumerate(zip(expected, oracle, strict=True)):
@@ -171,13 +186,13 @@ class ReferenceRank:
     def _check(self, message: dict[str, Any]) -> dict[str, Any]:
         """Judge the candidate's outputs, a list of one for each of `items`. Reply: `structure` (an error or None),
         `mismatches` of each item, and whether the reference's own output lies in an input's memory (`shared`)."""
-        assert self._state.device is not None
-        tree, items, self._outputs = message["tree"], message["items"], []
+        assert self.state.device is not None
+        tree, items, self.outputs = message["tree"], message["items"], []
         found: list[list[Any]] = []
         structure, shared = None, False
         for number, item in enumerate(items):
             # Before anything that may differ between ranks.
-            known = self._right(item)
+            known = self.right(item)
             expected, oracle, unsure = known.right
             shared |= known.shared
             if structure is not None:
@@ -186,42 +201,30 @@ class ReferenceRank:
                 part = tree["items"][number]
                 if (structure := structure_error(expected, part)) is not None:
                     continue
-                output = self._state.exchange["outputs"].read(part, self._state.device)
+                output = self.state.exchange["outputs"].read(part, self.state.device)
             except (MalformedError, KeyError, TypeError, IndexError) as error:
                 structure = f"the output cannot be read: {error}"
                 continue
-            output = self._canonical(output, known.arguments)
-            how = self._how(message["check"])
+            output = self.canonical(output, known.arguments)
+            how = self.how(message["check"])
             mismatches = compare(output, expected, oracle, trial=message["trial"], unsure=unsure, **how)
-            self._outputs.append(output if mismatches else None)
+            self.outputs.append(output if mismatches else None)
             found.append([to_json(m) for m in mismatches])
         return {"structure": structure, "mismatches": found, "shared": shared}
 
-    def _how(self, check: str) -> dict[str, Any]:
-        assert self._problem is not None
+    def how(self, check: str) -> dict[str, Any]:
+        assert self.problem is not None
         return {
-            "exact": self._problem.tolerance == "exact",
+            "exact": self.problem.tolerance == "exact",
             "check": check,
-            "world_size": self._state.world_size,
+            "world_size": self.state.world_size,
         }
 
-    def _explain(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Whether an output that the last check found wrong, number `number`, is what would be right for one of the
-        items `others`. Reply: `likeness`, [whole, share of wrong elements] of each; None on a rank that is right."""
-        output = self._outputs[message["number"]] if message["number"] < len(self._outputs) else None
-        right = ring.clone(self._right(message["item"]).right)
-        found = []
-        for item in message["others"]:
-            other = self._right(item).right
-            if output is not None:
-                found.append(likeness(output, right, other, trial=0, **self._how(message["check"])))
-        return {"likeness": found if output is not None else None}
-
     def _rotate(self, message: dict[str, Any]) -> dict[str, Any]:
-        state = self._state
-        state.rotate({number: slot.arguments for number, slot in self._slots.items()}, message["copies"])
+        state = self.state
+        state.rotate({number: slot.arguments for number, slot in self.slots.items()}, message["copies"])
         self._drawn = None
-        with torch.set_grad_enabled(self._state.use.gradients):
+        with torch.set_grad_enabled(self.state.use.gradients):
             for number in range(self._communicators):  # some collectives connect on their first use
                 state.platform.use_communicator(number)
                 self._run_slot(0)
@@ -230,32 +233,32 @@ class ReferenceRank:
         return {"communicators": self._communicators}
 
     def _run_slot(self, i: int) -> Any:
-        assert self._problem is not None
+        assert self.problem is not None
         # Kept until the next call, as the candidate's is: else the allocator would hand the reference alone the same
         # memory for every output.
-        arguments = self._state.ring[i]
-        self._last = self._state.use.answer(self._problem.reference(*arguments), arguments)
+        arguments = self.state.ring[i]
+        self._last = self.state.use.answer(self.problem.reference(*arguments), arguments)
         return self._last
 
     def _time(self, message: dict[str, Any]) -> dict[str, Any]:
-        platform = self._state.platform
+        platform = self.state.platform
         platform.use_communicator(message["plan"]["communicator"])
         try:
             self._drawn = None
             # Outputs are copied as the candidate's are, so that both sides are timed alike.
             self._shelf.clear()
-            with torch.set_grad_enabled(self._state.use.gradients):
-                return self._state.time(self._run_slot, message, take=lambda call, output: self._shelf.copy(output))
+            with torch.set_grad_enabled(self.state.use.gradients):
+                return self.state.time(self._run_slot, message, take=lambda call, output: self._shelf.copy(output))
         finally:
             platform.use_communicator(0)
 
     def _measure(self, message: dict[str, Any]) -> dict[str, Any]:
-        if self._state.world_size == 1:
+        if self.state.world_size == 1:
             raise HarnessError("nothing to measure with one rank")
-        return {"figures": self._state.platform.measure(self._state.rank, self._state.world_size)}
+        return {"figures": self.state.platform.measure(self.state.rank, self.state.world_size)}
 
     def _calibrate(self, message: dict[str, Any]) -> dict[str, Any]:
-        return peaks.measure(self._state)
+        return peaks.measure(self.state)
 
 
 def _in_float64(value: Any) -> Any:

@@ -328,8 +328,9 @@ class Evaluation(Frozen):
     findings: tuple[Finding, ...] = ()
     """Why it failed, most telling first; empty if it passed or nothing could be found out."""
     stage_s: dict[str, float] = Field(default_factory=dict)
-    """Seconds spent in each stage; `start` is what comes before the first, waiting for the session's processes, and
-    `cleanup` what comes after the last: killing the candidate's ranks and looking after the devices."""
+    """Seconds spent in each stage; `start` is what comes before the first, waiting for the session's processes,
+    `diagnosis` finding out why an output was wrong, and `cleanup` what comes after the last: killing the candidate's
+    ranks and looking after the devices."""
     device_s: float = 0.0
     """Seconds x devices under lease."""
     environment: Environment

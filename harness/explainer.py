@@ -1,0 +1,183 @@
+"""The reference ranks' part in finding out why an output is wrong: what its values are, and what they hang on.
+
+`Explainer` answers the requests of `harness.probing`. Every request is collective.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harness import provenance, regions, ring, sources
+from harness.errors import HarnessError
+from harness.exchange import MalformedError, structure_error
+from harness.numerics import Judged, judge, likeness, pairs, sure
+from harness.provenance import Fact
+from harness.regions import Region
+
+if TYPE_CHECKING:
+    from harness.rank import Handler
+    from harness.reference_rank import ReferenceRank
+
+_NO_INFLUENCE = 0.2
+"""Share of what should have changed from which on it matters that it has not."""
+
+
+class Explainer:
+    def __init__(self, owner: ReferenceRank) -> None:
+        self._owner = owner
+        self._base: Any = None
+        """The candidate's output in the call that others are compared with."""
+        self.handlers: dict[str, Handler] = {
+            "explain": self._explain,
+            "diagnose": self._diagnose,
+            "again": self._again,
+            "vary": self._vary,
+            "influence": self._influence,
+        }
+
+    def _wrong(self, number: int) -> Any:
+        """Output `number` of the last check, or None if it was right here."""
+        outputs = self._owner.outputs
+        return outputs[number] if number < len(outputs) else None
+
+    def _explain(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whether an output that the last check found wrong, number `number`, is what would be right for one of the
+        items `others`. Reply: `likeness`, [whole, share of wrong elements] of each; None on a rank that is right."""
+        owner, output = self._owner, self._wrong(message["number"])
+        right = ring.clone(owner.right(message["item"]).right)
+        found = []
+        for item in message["others"]:
+            other = owner.right(item).right
+            if output is not None:
+                found.append(likeness(output, right, other, trial=0, **owner.how(message["check"])))
+        return {"likeness": found if output is not None else None}
+
+    def _diagnose(self, message: dict[str, Any]) -> dict[str, Any]:
+        """What the wrong values of output `number` are. Reply: `facts`, a list of region and statement of each."""
+        owner, output = self._owner, self._wrong(message["number"])
+        former = None
+        if message.get("former") is not None:
+            former = ring.clone(owner.right(message["former"]).right[1])
+        known = owner.right(message["item"])
+        arguments, (expected, oracle, unsure) = ring.clone(known.arguments), ring.clone(known.right)
+        found = sources.gather(arguments, self._names(), oracle, former, owner.oracle, self._variable)
+        facts: list[dict[str, Any]] = []
+        if output is not None:
+            tensors = pairs(sure(output, unsure), sure(expected, unsure), sure(oracle, unsure), "out")
+            for (path, out, ref, true), source in zip(tensors, found, strict=False):
+                judged = self._judge(out, ref, true, message["check"])
+                source.weigh(judged.truth)
+                if judged.wrong:
+                    facts += [_as_json(path, region, fact) for region, fact in provenance.explain(judged, out, source)]
+        return {"facts": facts}
+
+    def _judge(self, out: torch.Tensor, expected: torch.Tensor, oracle: torch.Tensor, check: str) -> Judged:
+        how = self._owner.how(check)
+        return judge(out, expected, oracle, how["exact"], how["check"], how["world_size"])
+
+    def _names(self) -> list[str]:
+        """Of the reference's arguments."""
+        assert self._owner.problem is not None
+        return [f"argument `{name}`" for name in inspect.signature(self._owner.problem.reference).parameters]
+
+    def _variable(self, position: int) -> bool:
+        """Whether the numbers of an argument may be replaced by others."""
+        problem = self._owner.problem
+        assert problem is not None
+        return problem.changing is None or position in problem.changing
+
+    # -- probes --------------------------------------------------------------------------------------------------------
+
+    def _again(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A second call on the inputs of a slot: is its output the same as the first one's, number 0 of the last check?
+        Reply: `right`, and `same` (None where the first was right). What it returned is what `influence` compares
+        with."""
+        owner, first = self._owner, self._wrong(0)
+        known = owner.right({"slot": message["slot"]})
+        self._base = self._read(message["tree"], known)
+        expected, oracle, unsure = known.right
+        tensors = pairs(sure(self._base, unsure), sure(expected, unsure), sure(oracle, unsure), "out")
+        right = not any(self._judge(out, ref, true, message["check"]).wrong for _, out, ref, true in tensors)
+        return {"right": right, "same": None if first is None else _same(first, self._base)}
+
+    def _vary(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Slot `to`: slot `slot` with all numbers of rank `rank` changed that may. Reply: `tree`."""
+        owner = self._owner
+        given = owner.slots[message["slot"]].given
+        if owner.state.rank == message["rank"]:
+            given = sources.vary(given, self._variable)
+        owner.put(message["to"], given)
+        return {"tree": owner.state.exchange["inputs"].write(list(given))}
+
+    def _influence(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Where the output for slot `to`, as against that for `slot`, has not changed although what is right has, or
+        has although what is right is the same. Reply: `facts`."""
+        owner, rank = self._owner, message["rank"]
+        base, varied = owner.right({"slot": message["slot"]}), owner.right({"slot": message["to"]})
+        output = self._read(message["tree"], varied)
+        facts = []
+        for (path, out, _, true), (_, before, ref, former) in zip(
+            pairs(output, varied.right[0], varied.right[1], "out"),
+            pairs(self._base, base.right[0], base.right[1], "out"),
+            strict=True,
+        ):
+            if out.shape != before.shape or out.dim() == 0:
+                continue
+            judged = self._judge(before, ref, former, message["check"])
+            if judged.truth.shape != before.shape:  # complex numbers, as pairs
+                out, before, true, former = (torch.view_as_real(t) for t in (out, before, true, former))
+            moved = (true.double() - former.double()).abs()
+            must, may = moved > 4 * judged.bound.max_error, moved > 0
+            has = (out != before) & ~(out.isnan() & before.isnan())
+            facts += [
+                _as_json(path, region, fact) for region, fact in _sway(must, may, has, rank, owner.state.world_size)
+            ]
+        return {"facts": facts}
+
+    def _read(self, tree: Any, known: Any) -> Any:
+        """An output of the candidate, in the problem's canonical form. Raises HarnessError if it is none."""
+        owner = self._owner
+        assert owner.state.device is not None
+        if (error := structure_error(known.right[0], tree)) is not None:
+            raise HarnessError(f"no output: {error}")
+        try:
+            output = owner.state.exchange["outputs"].read(tree, owner.state.device)
+        except MalformedError as error:
+            raise HarnessError(f"no output: {error}") from None
+        return owner.canonical(output, known.arguments)
+
+
+def _sway(
+    must: torch.Tensor, may: torch.Tensor, has: torch.Tensor, rank: int, world_size: int
+) -> list[tuple[Region, Fact]]:
+    """Statements on the influence of one rank's inputs."""
+    found = []
+    missing, foreign = must & ~has, has & ~may
+    if bool(must.any()) and float(missing.sum()) >= _NO_INFLUENCE * float(must.sum()):
+        for region in regions.find(missing, world_size):
+            share = float(missing[region.index].double().mean())
+            found.append((region, Fact(
+                "no influence", "does not change with rank {peer}'s inputs, as it must",
+                f"with all of rank {rank}'s numbers changed, {share:.0%} of it stayed what it was", peer=rank,
+            )))  # fmt: skip
+    if float(foreign.sum()) >= _NO_INFLUENCE * float(has.sum()) and bool(foreign.any()):
+        for region in regions.find(foreign, world_size):
+            found.append((region, Fact(
+                "foreign influence", "changes with rank {peer}'s inputs, as it must not",
+                f"with rank {rank}'s numbers changed it changed", peer=rank,
+            )))  # fmt: skip
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    return all(ring.same_bits(x, y) for x, y in zip(ring.tensors(a), ring.tensors(b), strict=True))
+
+
+def _as_json(path: str, region: Region, fact: Fact) -> dict[str, Any]:
+    return {
+        "output": path, **region.facts(), "cause": fact.cause, "says": fact.text, "evidence": fact.evidence,
+        "certain": fact.certain, "peer": fact.peer,
+    }  # fmt: skip

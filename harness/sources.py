@@ -1,0 +1,95 @@
+"""What wrong values may come from, gathered from all reference ranks: everybody's inputs and right outputs, and what
+would be right without some ranks' numbers. Collective: every reference rank calls these at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from harness import ring
+from harness.provenance import Sources
+
+Evaluate = Callable[[tuple[Any, ...]], Any]
+"""What is right for these arguments, in float64 where numbers are computed."""
+
+_MOST_BYTES = 64 << 20
+"""Of one rank's inputs, and of its outputs, up to which they are sent to all and evaluated again."""
+
+
+def gather(
+    arguments: tuple[Any, ...],
+    names: list[str],
+    right: Any,
+    former: Any,
+    evaluate: Evaluate,
+    variable: Callable[[int], bool],
+) -> list[Sources]:
+    """One for each tensor of the output `right`, in order. `former`: what was right for the former call, or None;
+    `variable`: whether the numbers of an argument may be replaced by zeros."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    outputs = _real(right)
+    own = [(name, t) for name, argument in zip(names, arguments, strict=False) for t in _real(argument)]
+    small = sum(t.nbytes for _, t in own) <= _MOST_BYTES and sum(t.nbytes for t in outputs) <= _MOST_BYTES
+    device = outputs[0].device if outputs else torch.device("cpu")
+    everybody: list[Any] = [None] * world_size
+    sent = ([(name, t.cpu()) for name, t in own], [t.cpu() for t in outputs]) if small else None
+    dist.all_gather_object(everybody, sent)
+    if any(each is None for each in everybody):
+        return [Sources(rank, world_size, former=old) for old in _aligned(former, outputs)]
+    parts = list(_evaluations(arguments, evaluate, variable, lambda k: k != rank, world_size))
+    without = list(_evaluations(arguments, evaluate, variable, lambda k: k == rank, world_size))
+    found = []
+    for i, old in enumerate(_aligned(former, outputs)):
+        rights = [each[1][i].to(device) if i < len(each[1]) else None for each in everybody]
+        inputs = [[(name, t.to(device)) for name, t in each[0]] for each in everybody]
+        sources = Sources(rank, world_size, inputs, rights, old)
+        for into, values in ((sources.parts, parts), (sources.without, without)):
+            if all(i < len(value) and value[i].shape == outputs[i].shape for value in values):
+                into += [value[i] for value in values]
+        found.append(sources)
+    return found
+
+
+def _evaluations(
+    arguments: tuple[Any, ...],
+    evaluate: Evaluate,
+    variable: Callable[[int], bool],
+    silent: Callable[[int], bool],
+    world_size: int,
+) -> Iterator[list[torch.Tensor]]:
+    """For each rank k what is right if this rank's numbers are zero where `silent(k)`."""
+    for k in range(world_size):
+        yield _real(evaluate(_replaced(arguments, variable, torch.zeros_like) if silent(k) else arguments))
+
+
+def vary(arguments: tuple[Any, ...], variable: Callable[[int], bool]) -> tuple[Any, ...]:
+    """The same with all numbers that may change in other places: of the same distribution, and nearly all different."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel() < 2:
+            return tensor * 1.25
+        return tensor.reshape(-1).roll(tensor.numel() // 2 + 1).reshape(tensor.shape)
+
+    return _replaced(arguments, variable, moved)
+
+
+def _replaced(
+    arguments: tuple[Any, ...], variable: Callable[[int], bool], function: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[Any, ...]:
+    def replaced(tensor: torch.Tensor) -> torch.Tensor:
+        return function(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
+
+    return tuple(ring.map_tensors(a, replaced) if variable(i) else a for i, a in enumerate(arguments))
+
+
+def _real(value: Any) -> list[torch.Tensor]:
+    """All tensors, complex ones as pairs of real ones."""
+    return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in ring.tensors(value)]
+
+
+def _aligned(former: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    old = _real(former) if former is not None else []
+    return [old[i] if i < len(old) else None for i in range(len(outputs))]
