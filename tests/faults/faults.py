@@ -10,13 +10,36 @@ _LEFT_OUT = r"left out|missing|not added|not included|lacks|without|never added|
 _TWICE = r"twice|two times|added 2|counted 2|doubled|2 ?x|2 times|double-counted"
 _NEVER_WRITTEN = r"never written|not written|unwritten|uninitiali[sz]ed|left as (it|they) (was|were)"
 _ZEROS = r"zero|never written|not written|unwritten|empty"
-_STALE = r"stale|(former|previous|earlier|last|older|first) call|call before|too early|not yet|before .*wr(ote|itten)"
-_OVERWRITTEN = r"overwrit|next call|later call|newer call|call after|following call|call ahead|exit barrier|still read"
-_BARRIER = r"barrier|synchroni[sz]|wait"
-_FACTOR_WORLD = (
-    r"world[ _]size|number of ranks|(times|factor|too (large|small) by|[×x*]) ?(of )?<world>\b"
-    r"|\b<world>(\.0+)? ?(times|x|×)"
+_TOO_EARLY = (
+    r"\bstale|too early|not yet|call before|(former|previous|earlier|last|older|first) call"
+    r"|(before|not been|until|without waiting)[^.]{0,40} (written|wrote|published|arrived|summed|there)"
+    r"|not been written|ha(s|ve|d) not written"
 )
+"""A rank reads what has not been written yet: what it gets is of an earlier call, or the zeros of the beginning."""
+_TOO_LATE = (
+    r"overwrit|overtak|(next|later|newer|following) call|call (after|ahead)|still (being )?read"
+    r"|(exit|second) barrier|barrier (after|at the (end|exit))"
+)
+"""A rank writes what others still read: what they get is of a later call."""
+_AVERAGED = every(
+    r"\bmean\b|averag|1/<world>\b|\b0?\.(25|5)0*\b|divided by|too small by|<world>(\.0+)? times too small"
+)
+_NOT_AVERAGED = (
+    r"not (divided|averaged)|\bsum[^.]*(mean|averag)|(times|factor( of)?|too large by) ?<world>\b"
+    r"|\b<world>(\.0+)? ?(times|x|×)|number of ranks|world size"
+)
+_REVERSED = (
+    r"revers|backward|mirrored|permut|order of (the )?(ranks|slices|slots|blocks|sources)"
+    r"|(slot|slice|block|chunk) 0[^.]*rank <last>|rank <last>'s[^.]*(slot|slice|block|chunk) 0"
+)
+_NEXT_BLOCK = every(
+    r"block|rows|chunk|shard|slice",
+    r"next rank|off by one|shifted|rotat|neighbou?r|rank \d+'s (row )?(block|rows|chunk|shard)|meant for|belongs to",
+)
+_NEXT_SLOT = every(
+    r"rank \d+'s|slot|block|chunk", r"off by one|shifted|rotat|next|neighbou?r|instead|in place of|belongs|by 1\b"
+)
+_BF16 = r"bf16|bfloat16|\b[78][- ]bits?\b|mantissa|16[- ]bit"
 
 _ONESHOT = "p01_allreduce_oneshot.py"
 _RING = "p01_allreduce_ring.py"
@@ -60,7 +83,7 @@ _CPU = (
         (("    return total.to(tensor.dtype)\n", "    return (total / world).to(tensor.dtype)\n"),),
         "wrong_values",
         "The mean over ranks is returned where the sum belongs.",
-        every(r"\bmean\b|average|divided by|1/<world>\b|0\.25|too small", _FACTOR_WORLD + "|mean|average"),
+        _AVERAGED,
     ),
     Fault(
         "p07_first_rank_left_out",
@@ -89,7 +112,10 @@ _CPU = (
         (("        block += partial.peer(r)[begin:end]\n", "        block += partial.local[begin:end]\n"),),
         "wrong_values",
         "Each rank adds its own product once for every rank instead of the peers' products.",
-        every(r"\bown\b|local|rank \d", r"peer|other|instead|times|every|left out|missing"),
+        every(
+            r"\bown\b|local|itself",
+            r"times|every (rank|peer)|instead|in place of|no (effect|influence)|peers?'? .*missing",
+        ),
     ),
     Fault(
         "p45_sum_for_mean",
@@ -97,7 +123,7 @@ _CPU = (
         (("    rows = (total / world).view(-1, hidden)\n", "    rows = total.view(-1, hidden)\n"),),
         "wrong_values",
         "The division by the number of ranks is forgotten: the sum is normalised instead of the mean.",
-        every(r"sum", r"mean|divi|average|world|number of ranks|<world>"),
+        _NOT_AVERAGED,
     ),
     Fault(
         "p41_gradient_not_averaged",
@@ -105,7 +131,7 @@ _CPU = (
         (("    grad /= world\n", ""),),
         "wrong_values",
         "Gradients are summed and not divided by the number of ranks.",
-        every(_FACTOR_WORLD + r"|divi|mean|average|\bsum", r"out\[[0-9]\]|grad|moment|W1|scale|factor|times|sum"),
+        _NOT_AVERAGED,
     ),
     # -------------------------------------------------------------------------------------------------- who and where
     Fault(
@@ -132,10 +158,7 @@ _CPU = (
         ),
         "wrong_values",
         "Slots are off by one: rank r's matrix stands in slot r + 1.",
-        every(
-            r"rank \d|slot|block|chunk|shift|rotat",
-            r"off by one|shift|rotat|next|neighbou?r|instead|where|belongs|by 1\b",
-        ),
+        _NEXT_SLOT,
     ),
     Fault(
         "p08_own_slice_for_the_peers",
@@ -149,8 +172,8 @@ _CPU = (
         "wrong_values",
         "The own stack is returned as it was: nothing is exchanged.",
         every(
-            r"\bown\b|unchanged|input|as it was|not exchanged|rank \d's",
-            r"slice|slot|input|exchang|instead|where|belongs",
+            r"\bown\b|unchanged|input|as it was|itself",
+            r"unchanged|returned as|exchanged|instead|in place of|belongs|peers?'? .*(missing|left out)",
         ),
     ),
     Fault(
@@ -164,7 +187,7 @@ _CPU = (
         ),
         "wrong_values",
         "The slices arrive in reverse order of ranks.",
-        every(r"revers|backward|order|permut|swapped|rank <last>"),
+        _REVERSED,
     ),
     Fault(
         "p07_block_of_the_next_rank",
@@ -177,10 +200,7 @@ _CPU = (
         ),
         "wrong_values",
         "Each rank returns the next rank's row block.",
-        every(
-            r"block|rows|chunk|shard|output|result|rank \d",
-            r"next rank|off by one|shift|rotat|neighbou?r|rank \d's|instead|belongs|meant for",
-        ),
+        _NEXT_BLOCK,
     ),
     Fault(
         "p03_root_is_always_zero",
@@ -205,16 +225,16 @@ _CPU = (
             ),
         ),
         "wrong_values",
-        "Rows are read from where the own splits say, not from where the sender's do.",
-        every(r"rank \d|row", r"offset|other rows|wrong rows|shift|another place|elsewhere|instead|belongs|rows of"),
+        "Rows are read at offsets from the own splits, not from the sender's.",
+        every(r"offset|displaced|shifted|(other|wrong) rows|elsewhere|another place|splits"),
     ),
     Fault(
         "p27_sources_in_reverse",
         _MOE,
         (("    for source in range(world):\n", "    for source in reversed(range(world)):\n"),),
         "wrong_values",
-        "What arrives is put together from the last rank to the first.",
-        every(r"revers|backward|order|permut|rank <last>|rank 0\b"),
+        "What arrives is put together in reverse order of ranks.",
+        _REVERSED,
     ),
     Fault(
         "p59_halves_swapped",
@@ -227,7 +247,9 @@ _CPU = (
         ),
         "wrong_values",
         "The first and the second half of the ranks' columns are swapped before the second transform.",
-        every(r"swap|order|exchang|rank \d|shift|rotat|permut|chunk|sign|phase"),
+        every(
+            r"swapp|order of|permut|shift|rotat|phase|revers|\bsign|negat|odd (columns|freq)|every (second|other|2nd)"
+        ),
     ),
     Fault(
         "p59_rows_of_every_peer_are_rank_zeros",
@@ -240,7 +262,10 @@ _CPU = (
         ),
         "wrong_values",
         "Rank 0's columns are taken for those of every rank.",
-        every(r"rank \d", _LEFT_OUT + r"|instead|every|for all|not used|no effect|ignored|rank 0's|depend"),
+        every(
+            r"rank 0's|rank [1-9]",
+            r"taken for|instead|in place of|for (all|every)|no (effect|influence)|left out|not used|ignored|missing",
+        ),
     ),
     Fault(
         "p87_halos_swapped",
@@ -251,7 +276,10 @@ _CPU = (
         ),
         "wrong_values",
         "The neighbours' far rows are taken for their near ones: first and last rows are mixed up.",
-        every(r"first row|last row|edge|bound|halo|border|top|bottom|rows? \d|row"),
+        every(
+            r"first|last|edge|border|boundar|top|bottom|rows?\b",
+            r"halo|neighbou?r|boundar|border|edge|swapp|mixed up|first and (the )?last",
+        ),
     ),
     Fault(
         "p87_image_wraps_around",
@@ -264,7 +292,7 @@ _CPU = (
         ),
         "wrong_values",
         "Above the first piece the last rank's rows are taken instead of zeros.",
-        every(r"rank 0\b", r"row|first|top|edge|bound|halo|rank <last>"),
+        every(r"rank 0\b|first piece", r"row|top|edge|bound|halo|rank <last>"),
     ),
     # ---------------------------------------------------------------------------------------------- regions not written
     Fault(
@@ -361,11 +389,8 @@ _CPU = (
             ),
         ),
         "wrong_values",
-        "Matrices cross as bfloat16 in a float32 problem.",
-        every(
-            r"bf16|bfloat16|precision|8 bits|mantissa|16[- ]bit",
-            r"round|narrow|precision|wire|lossy|sent|bits|accura|format",
-        ),
+        "Matrices cross as bfloat16, with 8 bits of precision, in a float32 problem.",
+        _BF16,
     ),
     Fault(
         "p13_int8_on_the_wire",
@@ -379,10 +404,7 @@ _CPU = (
         ),
         "wrong_values",
         "Products are quantised to eight bits before they are added.",
-        every(
-            r"int8|8[- ]bit|quanti[sz]|precision|coarse",
-            r"int8|round|narrow|precision|wire|lossy|bits|accura|format|quanti",
-        ),
+        every(r"int8|[87][- ]bits?\b|eight bits|quanti[sz]"),
     ),
     Fault(
         "p45_accumulates_in_bf16",
@@ -390,10 +412,7 @@ _CPU = (
         (("    total = torch.zeros(block, dtype=wide)\n", "    total = torch.zeros(block, dtype=torch.bfloat16)\n"),),
         "wrong_values",
         "The sum over ranks is kept in bfloat16 in a float32 problem.",
-        every(
-            r"bf16|bfloat16|precision|8 bits|mantissa|16[- ]bit",
-            r"round|narrow|precision|accumul|lossy|bits|accura|format",
-        ),
+        _BF16,
     ),
     Fault(
         "p54_scale_left_out",
@@ -401,7 +420,7 @@ _CPU = (
         (("    queries = q.transpose(1, 2).to(wide) * scale\n", "    queries = q.transpose(1, 2).to(wide)\n"),),
         "wrong_values",
         "The scores are not multiplied with softmax_scale.",
-        every(r"scale|factor|softmax|sqrt"),
+        every(r"softmax_scale|\bscal(e|ed|ing)\b|sqrt|temperature"),
         case="pkb",
     ),
     Fault(
@@ -410,7 +429,7 @@ _CPU = (
         (("dtype=torch.bool).triu(1)\n", "dtype=torch.bool).triu(2)\n"),),
         "wrong_values",
         "The causal mask is off by one: each position also attends to the next one.",
-        every(r"mask|causal|position|triang|later|future"),
+        every(r"\bmask|causal|triang|(later|next|future) (one|position|token|key)"),
         case="pkb",
     ),
     Fault(
@@ -419,7 +438,7 @@ _CPU = (
         (("            out = out * shrink + weights @ values\n", "            out = out + weights @ values\n"),),
         "wrong_values",
         "What was accumulated is not rescaled when the running maximum rises.",
-        every(r"scal|maximum|max\b|renormal|accumul|too large|factor"),
+        every(r"rescal|running max|maximum|renormal|normali[sz]|softmax|accumul"),
     ),
     Fault(
         "p54_nothing_to_begin_with",
@@ -432,7 +451,7 @@ _CPU = (
         ),
         "wrong_values",
         "The running maximum begins as minus infinity and is used as such: -inf - -inf is NaN.",
-        every(r"NaN|not[- ]a[- ]number|non-?finite|inf"),
+        every(r"\bNaN|not[- ]a[- ]number|non-?finite"),
     ),
     Fault(
         "p73_maximum_not_subtracted",
@@ -440,7 +459,7 @@ _CPU = (
         (("    shifted = logits - highest.unsqueeze(-1)\n", "    shifted = logits\n"),),
         "wrong_values",
         "The largest logit is not subtracted, so exp overflows.",
-        every(r"inf|overflow|non-?finite|NaN", r"exp|overflow|inf|large"),
+        every(r"\binf\b|infinit|overflow|non-?finite|NaN", r"overflow|exp\b|large|token|row|element"),
     ),
     Fault(
         "p73_targets_of_others_counted",
@@ -448,7 +467,7 @@ _CPU = (
         (("    picked = torch.where(owned, picked, torch.zeros_like(picked))\n", ""),),
         "wrong_values",
         "Ranks that do not have the target's column add the logit of an edge column all the same.",
-        every(r"target|rank|own|token|mask|column"),
+        every(r"target", r"rank|own|mask|column|other|shard|\badd"),
     ),
     Fault(
         "p73_local_maximum_only",
@@ -456,7 +475,7 @@ _CPU = (
         (("    dist.all_reduce(highest, op=dist.ReduceOp.MAX)\n", ""),),
         "wrong_values",
         "Each rank subtracts its own shard's maximum instead of that of the whole vocabulary.",
-        every(r"local|own|max|not reduced|each rank|differs? (between|by) rank|rank"),
+        every(r"maxim|\bmax\b|largest|not reduced|own shard|\blocal"),
     ),
     Fault(
         "p73_sum_over_tokens",
@@ -469,7 +488,7 @@ _CPU = (
         ),
         "wrong_values",
         "The exponentials are summed over the tokens instead of over the vocabulary.",
-        every(r"axis|dim|same for|row|token|constant|along"),
+        every(r"\baxis|\bdim|over the tokens|other tokens|same for (all|every)|constant (along|over)"),
     ),
     Fault(
         "p18_epsilon_left_out",
@@ -484,16 +503,18 @@ _CPU = (
         _NORM,
         (("const rs_sum<T> mean = total / (columns * world);", "const rs_sum<T> mean = total / columns;"),),
         "wrong_values",
-        "The sum of squares is divided by the rank's own columns instead of by all.",
-        every(r"factor|times|scale|too small|ratio", r"<world>|world|sqrt|0\.5|2\b|1/2|half|row"),
+        "The sum of squares is divided by the number of the rank's own columns instead of all.",
+        every(
+            r"(factor|times|scaled?|ratio|divided) [^.]*(0\.5\b|1/2|half|sqrt|0\.7|<world>|own|local|number of ranks)"
+        ),
     ),
     Fault(
         "p41_bias_correction_one_step_late",
         _ZERO,
         (("    v_hat = v / (1 - beta2**step)\n", "    v_hat = v / (1 - beta2 ** (step - 1))\n"),),
         "wrong_values",
-        "The second moment's bias correction uses the step before.",
-        every(r"out\[[0-3]\]|W1|parameters|first|only", r"factor|scale|ratio|step|bias|small|differ|wrong|right"),
+        "The second moment's bias correction is that of the step before.",
+        every(r"bias|step|factor|scale|ratio|times", r"out\[[0-3]\]|W1|parameters|bias correction|second moment"),
     ),
     Fault(
         "p41_own_parameters_on_every_rank",
@@ -504,7 +525,10 @@ _CPU = (
         ),
         "wrong_values",
         "Each rank begins with its own parameters instead of rank 0's.",
-        every(r"rank 0\b|own|\bother", r"right|instead|own|only|wrong on|rank [1-9]"),
+        every(
+            r"rank 0\b",
+            r"instead|in place of|\bown\b|no (effect|influence)|not used|broadcast|root|ignored|left out",
+        ),
     ),
     # ----------------------------------------------------------------------------------------------------------- races
     Fault(
@@ -513,7 +537,7 @@ _CPU = (
         (("    buf.barrier()  # all have published\n", ""),),
         "race",
         "The barrier between publishing and reading is missing: a rank reads what a late peer has not written.",
-        every(_STALE + "|" + _BARRIER),
+        _TOO_EARLY,
         expected=_WRONG_OR_RACE,
     ),
     Fault(
@@ -522,7 +546,7 @@ _CPU = (
         (("    rs_barrier(signals, rank, world, 0);  // all have read\n", ""),),
         "race",
         "The barrier after reading is missing: the next call overwrites what a slow peer still reads.",
-        every(_OVERWRITTEN + "|" + _BARRIER),
+        _TOO_LATE,
         expected=_WRONG_OR_RACE,
         case="odd",
     ),
@@ -532,12 +556,12 @@ _CPU = (
         (
             (
                 "    half = (_calls[nbytes] % 2) * world * nbytes\n",
-                "    half = (_calls[nbytes] // 2 % 1) * world * nbytes\n",
+                "    half = (_calls[nbytes] % 1) * world * nbytes\n",
             ),
         ),
         "race",
         "Both calls of a pair use the same half of the double buffer, and there is one barrier only.",
-        every(_OVERWRITTEN + "|" + _BARRIER + r"|double buffer|half"),
+        _TOO_LATE + r"|double buffer|\bhalf",
         expected=_WRONG_OR_RACE,
         case="odd",
     ),
@@ -552,7 +576,7 @@ _CPU = (
         ),
         "race",
         "A peer waits for the flag of the first call: in later calls it reads before the root has written.",
-        every(_STALE + "|" + _BARRIER),
+        _TOO_EARLY,
         expected=(*_WRONG_OR_RACE, Verdict.integrity),
     ),
     Fault(
@@ -561,7 +585,7 @@ _CPU = (
         (("    summed.barrier()  # all blocks are summed\n", ""),),
         "race",
         "Blocks are copied from their owners without waiting until these have summed them.",
-        every(_STALE + "|" + _BARRIER),
+        _TOO_EARLY,
         expected=_WRONG_OR_RACE,
         case="odd",
     ),
@@ -571,7 +595,7 @@ _CPU = (
         (("            for transfer in transfers:\n                transfer.wait()\n", ""),),
         "race",
         "The arriving block is used without waiting for its transfer.",
-        every(_STALE + r"|wait|transfer|arriv|" + _NEVER_WRITTEN),
+        _TOO_EARLY + r"|(not|never|without) wait|unwaited|" + _NEVER_WRITTEN,
         expected=(*_WRONG_OR_RACE, Verdict.runtime_error),
     ),
     Fault(
@@ -586,7 +610,7 @@ _CPU = (
         ),
         "wrong_values",
         "A call returns the result of the call before it.",
-        every(_STALE + r"|previous|former|call before"),
+        _TOO_EARLY,
         expected=(*_WRONG_OR_RACE, Verdict.integrity),
     ),
     Fault(
@@ -602,7 +626,7 @@ _CPU = (
         ),
         "wrong_values",
         "Inputs are published in the first call only: later calls work on the first call's.",
-        every(_STALE + r"|first call"),
+        _TOO_EARLY,
         expected=(*_WRONG_OR_RACE, Verdict.integrity),
     ),
     # ------------------------------------------------------------------------------------------------------- deadlocks
@@ -664,7 +688,7 @@ _CPU = (
         ),
         "deadlock",
         "Every rank sends to the right and receives from the right: nobody receives what was sent.",
-        every(r"wait|recv|receiv|send|transfer", r"rank|line \d+|peer|match|never"),
+        every(r"recv|receiv|\bsen[dt]|transfer|p2p|isend", r"wait|match|never|nobody|no rank|peer|order"),
         expected=(Verdict.deadlock, Verdict.timeout),
         min_ranks=3,
     ),
@@ -683,7 +707,7 @@ _CPU = (
         ),
         "deadlock",
         "Rank 0 makes its two all-reduces in the other order than the others: the collectives do not match.",
-        every(r"rank 0\b|order|mismatch|collective|all_?reduce|different|sizes|line \d+"),
+        every(r"\border|mismatch|not match|different (sizes|collectives|operations)|all.?reduce", r"rank \d|line \d+"),
         expected=(Verdict.deadlock, Verdict.runtime_error, Verdict.wrong_values),
     ),
     Fault(
@@ -732,7 +756,7 @@ _CPU = (
             ),
         ),
         "runtime_error",
-        "The second matrix is transposed, so that the shapes of the product do not fit.",
+        "B_local is transposed, so that the shapes given to mm cannot be multiplied.",
         every(r"shape|cannot be multiplied|size", r"mm|line \d+|mat1|24|multipl"),
     ),
     Fault(
@@ -740,8 +764,8 @@ _CPU = (
         _NORM,
         (("#include <cmath>\n", "#include <cmat>\n"),),
         "compile_error",
-        "A header that does not exist is included.",
-        every(r"cmat\b", r"no such file|not found|missing|does not exist|line \d+"),
+        "A header that does not exist, cmat, is included.",
+        every(r"\bcmat\b", r"no such file|not found|missing|does not exist"),
     ),
     Fault(
         "p01_undeclared_name",
@@ -753,8 +777,8 @@ _CPU = (
             ),
         ),
         "compile_error",
-        "A variable's name is misspelt in the C++ source.",
-        every(r"rigth", r"declared|undeclared|line \d+|unknown|not known"),
+        "A variable's name is misspelt in the C++ source: rigth is not declared.",
+        every(r"rigth", r"declared|unknown|not known|misspel"),
     ),
     Fault(
         "p02_missing_header_of_the_kit",
@@ -843,7 +867,7 @@ _CUDA = (
         (("    rs_barrier_block(signals, rank, world, blockIdx.x);\n", "    __syncthreads();\n"),),
         "race",
         "Blocks wait for their own threads only, not for the peers: they read what has not been written.",
-        every(_STALE + "|" + _BARRIER),
+        _TOO_EARLY,
         _WRONG_OR_RACE,
     ),
     _cuda(
@@ -861,7 +885,7 @@ _CUDA = (
         (("    barrier(pads, rank, world);  // exit: nobody reads this rank's buffer any more\n", ""),),
         "race",
         "The exit barrier is missing: the next call overwrites what a slow peer still reads.",
-        every(_OVERWRITTEN + "|" + _BARRIER),
+        _TOO_LATE,
         _WRONG_OR_RACE,
     ),
     _cuda(
@@ -876,7 +900,7 @@ _CUDA = (
         ),
         "race",
         "The caller's stream does not wait for the copies on the side streams.",
-        every(r"stream|join|copy|copies|wait|" + _STALE + "|" + _NEVER_WRITTEN),
+        _TOO_EARLY + r"|\bstream|\bjoin|(not|never|without) wait|" + _NEVER_WRITTEN,
         _WRONG_OR_RACE,
     ),
     _cuda(
@@ -884,8 +908,8 @@ _CUDA = (
         _COPY_CUDA,
         (("(char*)out + from * bytes, peers[from]", "(char*)out + from * bytes, peers[(from + 1) % world]"),),
         "wrong_values",
-        "Slot r holds rank r + 1's matrix.",
-        every(r"rank \d|slot", r"off by one|shift|rotat|next|neighbou?r|instead|where|belongs|by 1\b"),
+        "Slots are off by one: slot r holds rank r + 1's matrix.",
+        _NEXT_SLOT,
     ),
     _cuda(
         "p02_cuda_waits_for_the_next_round",
@@ -901,10 +925,7 @@ _CUDA = (
         (("buffers[r][rank * shard + i]", "buffers[r][(rank + 1) % world * shard + i]"),),
         "wrong_values",
         "Each rank returns the next rank's row block.",
-        every(
-            r"block|rows|chunk|shard|output|result|rank \d",
-            r"next rank|off by one|shift|rotat|neighbou?r|rank \d's|instead|belongs|meant for",
-        ),
+        _NEXT_BLOCK,
     ),
     _cuda(
         "p07_cuda_illegal_address",
@@ -920,7 +941,7 @@ _CUDA = (
         (("(rs_epoch(signals, rank, blockIdx.x) & 1) * world * bytes", "0 * world * bytes"),),
         "race",
         "All calls use the same half of the double buffer, and there is one barrier only.",
-        every(_OVERWRITTEN + "|" + _BARRIER + r"|double buffer|half"),
+        _TOO_LATE + r"|double buffer|\bhalf",
         _WRONG_OR_RACE,
     ),
     _cuda(
@@ -937,7 +958,7 @@ _CUDA = (
         (("    main.wait_stream(SIDE)\n    return out\n", "    return out\n"),),
         "race",
         "The caller's stream does not wait for the sums on the side stream.",
-        every(r"stream|join|wait|" + _STALE + "|" + _NEVER_WRITTEN),
+        _TOO_EARLY + r"|\bstream|\bjoin|(not|never|without) wait|" + _NEVER_WRITTEN,
         _WRONG_OR_RACE,
         "large",
     ),
@@ -947,14 +968,14 @@ _CUDA = (
         (("        rs_round(out[i], sum);\n", "        rs_round(out[i], sum / world);\n"),),
         "wrong_values",
         "The products' mean over ranks is returned where their sum belongs.",
-        every(r"\bmean\b|average|divided by|1/<world>\b|0\.25|too small", _FACTOR_WORLD + "|mean|average"),
+        _AVERAGED,
     ),
     _cuda(
         "p13_cuda_undeclared_function",
         _CHUNKED_CUDA,
         (("sum += rs_to_sum(buffers[r][i]);", "sum += rs_sum(buffers[r][i]);"),),
         "compile_error",
-        "A template is called as if it were a function.",
+        "A template of types, rs_sum, is called as if it were a function.",
         every(r"rs_sum", r"line \d+|argument|template|declared|expected"),
     ),
 )

@@ -12,7 +12,7 @@ from tests.faults.__main__ import table
 from tests.faults.fault import CORRECT, ROOT, every
 from tests.faults.faults import FAULTS
 
-LIMITS = Limits(load_s=10.0, first_call_s=2.0, call_s=2.0)
+LIMITS = Limits(load_s=10.0, first_call_s=4.0, call_s=4.0)
 QUICK = (
     "p01_own_added_twice",
     "p45_sum_for_mean",
@@ -43,7 +43,10 @@ def test_it_can_be_planted(fault):
     assert "passed" not in fault.verdicts
     for ranks in (2, 4, 8):
         pattern = fault.said(fault.names, ranks)
-        assert "<" not in re.sub(r"\(\?<?[=!]", "", pattern)
+        assert "<" not in pattern
+        assert re.search(
+            pattern, fault.said(fault.planted, ranks), re.I | re.S
+        )  # to say what was planted is to name it
         # Neither silence nor talk about something else names a cause.
         assert not re.search(pattern, "timeout: the candidate was still busy at the deadline", re.I | re.S)
 
