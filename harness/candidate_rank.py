@@ -17,7 +17,7 @@ from harness.progress import Phase
 from harness.rank import Handler, Rank
 from harness.ring import Shelf
 
-_GUESSED_BYTES, _SMALL_BYTES = 256 << 20, 256 << 10
+_GUESSED_BYTES = 256 << 20
 _sleep = time.sleep  # bound before any candidate can replace it
 
 
@@ -47,7 +47,7 @@ class CandidateRank:
         self._last_copy: Any = None
         self._audits: dict[tuple[int, int], Any] = {}
         self._shelf = Shelf()
-        self._poison_bytes = 0
+        self._output_bytes = 0
         self.handlers: dict[str, Handler] = {
             "connect": state.connect,
             "attach": state.attach,
@@ -109,12 +109,11 @@ class CandidateRank:
             state.ring.draw(message["seed"], message["samples"])
             state.ring.change(message["sample"])
             arguments = state.ring[0]
-        self._poison(arguments)
         kit._bound().tracing = True
         before = self._collectives()
         handed = use.handed(arguments)
         progress.enter(Phase.calling)
-        with torch.set_grad_enabled(self._state.use.gradients):
+        with torch.set_grad_enabled(use.gradients), state.platform.dirty_memory(self._room(arguments)):
             output = self._solution(*handed)
         progress.enter(Phase.draining)
         state.platform.synchronize()
@@ -132,7 +131,7 @@ class CandidateRank:
             reply["changed"] = not _same(use.kept(arguments), use.kept(private))
             if use.written:
                 ring.overwrite(arguments, private)
-        self._poison_bytes = max((t.nbytes for t in ring.tensors(output)), default=0)
+        self._output_bytes = max((t.nbytes for t in ring.tensors(output)), default=0)
         progress.complete()
         return reply
 
@@ -141,14 +140,10 @@ class CandidateRank:
         count = collectives.count()
         return None if count is None else count - self._state.platform.own_collectives
 
-    def _poison(self, arguments: tuple[Any, ...]) -> None:
-        """Leave NaN in the memory that the output will probably get, so that nothing left over there looks right and
-        what was never written is known by it. Before the first call its size is guessed from the inputs'."""
+    def _room(self, arguments: tuple[Any, ...]) -> int:
+        """Bytes that the output will probably need: as many as the last one, at first a guess from the inputs."""
         given = sum(t.nbytes for t in ring.tensors(arguments))
-        size = self._poison_bytes or min(_GUESSED_BYTES, max(given * self._state.world_size, given))
-        # Small and large blocks come from different places.
-        for number in (size, min(size, _SMALL_BYTES)):
-            torch.empty(number, dtype=torch.uint8, device=self._state.device).fill_(0xFF)
+        return self._output_bytes or min(_GUESSED_BYTES, given * self._state.world_size)
 
     def _burst(self, message: dict[str, Any]) -> dict[str, Any]:
         """Calls back to back without waiting for the device, each with other inputs; the outputs of those in `keep` are

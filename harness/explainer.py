@@ -58,12 +58,10 @@ class Explainer:
     def _diagnose(self, message: dict[str, Any]) -> dict[str, Any]:
         """What the wrong values of output `number` are. Reply: `facts`, a list of region and statement of each."""
         owner, output = self._owner, self._wrong(message["number"])
-        former = None
-        if message.get("former") is not None:
-            former = ring.clone(owner.right(message["former"]).right[1])
+        others = [(name, ring.clone(owner.right(item).right[1])) for name, item in message["others"]]
         known = owner.right(message["item"])
         arguments, (expected, oracle, unsure) = ring.clone(known.arguments), ring.clone(known.right)
-        found = sources.gather(arguments, self._names(), oracle, former, owner.oracle, self._variable)
+        found = sources.gather(arguments, self._names(), oracle, others, owner.oracle, self._variable)
         facts: list[dict[str, Any]] = []
         if output is not None:
             tensors = pairs(sure(output, unsure), sure(expected, unsure), sure(oracle, unsure), "out")

@@ -22,11 +22,12 @@ Other = tuple[str, Item, Verdict | None]
 
 @dataclass(frozen=True)
 class Wrong:
-    """Which output was wrong: its number in the last check, the inputs that it answers, those of the call before."""
+    """Which output was wrong: its number in the last check, the inputs that it answers, and those of other calls, with
+    names, whose values it may hold."""
 
     number: int
     item: Item
-    former: Item | None
+    others: tuple[tuple[str, Item], ...]
 
 
 class FailedError(Exception):
@@ -161,7 +162,7 @@ class Pair:
                 said, whole = diagnosis.judge_likeness([name for name, _, _ in candidates], likeness)
                 if whole is not None:
                     verdict = candidates[whole][2] or verdict
-                where = Wrong(number, items[number], candidates[0][1] if candidates else None)
+                where = Wrong(number, items[number], tuple((name, item) for name, item, _ in candidates))
                 reports = self._reports(structure, wrong, trial)
                 raise FailedError(verdict, summary + said, reports, wrong=where)
         if not any(reply["shared"] for reply in judged):

@@ -25,7 +25,7 @@ _TO = -1
 def diagnose(pair: Pair, wrong: Wrong) -> tuple[Finding, ...]:
     """Why an output of the last check was wrong, most telling finding first."""
     try:
-        message = {"number": wrong.number, "item": wrong.item, "former": wrong.former, "check": pair.request.check}
+        message = {"number": wrong.number, "item": wrong.item, "others": wrong.others, "check": pair.request.check}
         replies = pair.ask_reference("diagnose", message, "finding out what wrong values are")
         found = findings.merge([reply["facts"] for reply in replies])
         certain = tuple(finding for finding in found if finding.certain)

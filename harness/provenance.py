@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from harness import regions
+from harness.diagnosis import AFTER
 from harness.numerics import Judged
+from harness.platforms import DIRTY
 from harness.regions import Region
 
 _MOST = 0.95
@@ -59,8 +61,10 @@ class Sources:
     """By rank: names and tensors of its arguments, any shape."""
     rights: list[torch.Tensor | None] = field(default_factory=list)
     """By rank: what is right there."""
-    former: torch.Tensor | None = None
-    """What was right for the former call."""
+    others: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    """Names of other calls, and what was right for them."""
+    sizes: dict[int, str] = field(default_factory=dict)
+    """Sizes of the inputs' axes, and whose they are."""
     parts: list[torch.Tensor] = field(default_factory=list)
     """By rank: what is right here if all other ranks' numbers are zero; empty if not known."""
     without: list[torch.Tensor] = field(default_factory=list)
@@ -90,9 +94,12 @@ def explain(judged: Judged, raw: torch.Tensor, sources: Sources) -> list[tuple[R
 
 
 def _explain_region(judged: Judged, raw: torch.Tensor, region: Region, sources: Sources) -> list[tuple[Region, Fact]]:
-    fact = _Part.of(judged, raw, region, sources).explain()
+    part = _Part.of(judged, raw, region, sources)
+    fact = part.explain()
     if fact is not None:
         return [(region, fact)]
+    if rows := part.rows_of_parts():
+        return rows
     if region.text == "everything":
         for pieces in regions.chunks(judged.bad.shape, sources.world_size)[:_MAX_ORDERS]:
             each = [(piece, _Part.of(judged, raw, piece, sources).explain()) for piece in pieces]
@@ -136,7 +143,7 @@ class _Part:
         if not bool(self.bad.any()):
             return None
         tests: tuple[Callable[[], Fact | None], ...] = (
-            self._never_written, self._not_finite, self._constant, self._former, self._own, self._summed,
+            self._never_written, self._not_finite, self._constant, self._of_other_call, self._own, self._summed,
             self._of_peer, self._combined, self._scaled, self._without, self._order, self._elsewhere, self._offset,
         )  # fmt: skip
         fact = next((fact for test in tests if (fact := test()) is not None), None)
@@ -158,7 +165,7 @@ class _Part:
         bits = self.raw.contiguous().view(torch.uint8).reshape(*self.raw.shape, -1) if self.raw.dim() else None
         if bits is None or self.raw.dtype is torch.bool:
             return None
-        filled = (bits == 0xFF).all(-1)
+        filled = torch.stack([(bits == byte).all(-1) for byte in DIRTY]).any(0)
         if self.raw.element_size() == 1 or self._share(filled) < _MOST:
             return None
         return Fact("never written", "never written", "still holds what the harness fills free memory with")
@@ -185,19 +192,35 @@ class _Part:
             return Fact("zero", "zero: never added to or copied to after it was cleared, or cleared afterwards")
         return Fact("constant", f"all {value:.6g}")
 
-    def _former(self) -> Fact | None:
-        former = self.sources.former
-        if former is None or former.shape != self.sources_shape or self._like(self._at(former)) < _MOST:
+    def _of_other_call(self) -> Fact | None:
+        """Values of one other call, or a mixture of several."""
+        others = [(name, self._at(t)) for name, t in self.sources.others if t.shape == self.sources_shape]
+        near = [(name, ((self.out - other).abs() <= self.allowed)[self.bad]) for name, other in others]
+        for name, like in near:
+            if float(like.double().mean()) >= _MOST:
+                return _other_call(name)
+        if not near or float(torch.stack([like for _, like in near]).any(0).double().mean()) < _MOST:
             return None
-        return Fact(
-            "stale", "what was right for the former call's inputs: kept from it, or read before this call wrote it"
-        )
+        said = [f"{float(like.double().mean()):.0%} those of {name}" for name, like in near if bool(like.any())]
+        return Fact("torn", f"a mixture of other calls' values: {', '.join(said)}")
 
     def _own(self) -> Fact | None:
-        """An input of this rank, as it is."""
-        for name, given in self.sources.inputs[self.sources.rank] if self.sources.inputs else ():
-            if given.shape == self.sources_shape and self._like(self._at(given)) >= _MOST:
-                return Fact("own data", f"this rank's own {name}, as it is")
+        """An input of a rank, as it is: of the output's shape, or filling the region."""
+        mine = self.sources.rank
+        if not self.sources.inputs or self.bad.sum() < 2:
+            return None
+        for rank in (mine, *(rank for rank in range(self.sources.world_size) if rank != mine)):
+            for name, given in self.sources.inputs[rank]:
+                if given.shape == self.sources_shape:
+                    given = self._at(given)
+                elif given.numel() == self.out.numel():
+                    given = given.double().reshape(self.out.shape)
+                else:
+                    continue
+                if self._like(given) >= _MOST:
+                    if rank == mine:
+                        return Fact("own data", f"this rank's own {name}, as it is, instead of what belongs there")
+                    return Fact("peer's data", f"rank {{peer}}'s {name}, which does not belong there", peer=rank)
         return None
 
     def _summed(self) -> Fact | None:
@@ -249,7 +272,7 @@ class _Part:
             if size > 2 and self._like(self.truth.flip(axis)) >= _MOST:
                 return Fact("reversed", f"the right values in reverse order along axis {axis}")
             for by in (1, -1):
-                if size > 2 and self._like(self.truth.roll(by, axis)) >= _MOST:
+                if size > 2 and size != self.sources.world_size and self._like(self.truth.roll(by, axis)) >= _MOST:
                     return Fact("shifted", f"the right values shifted by {by:+d} along axis {axis}")
         return None
 
@@ -275,6 +298,36 @@ class _Part:
         )  # fmt: skip
         return _weights(found, self.sources.world_size, evidence)
 
+    def rows_of_parts(self) -> list[tuple[Region, Fact]]:
+        """Stretches of rows that add up differently from the ranks' parts; empty if that does not explain them all."""
+        shape, parts = self.out.shape, self.sources.parts
+        if not self.sources.additive or self.out.dim() < 2 or not self.region or not bool(self.out.isfinite().all()):
+            return []
+        rows = self.out.reshape(shape[0], -1)
+        columns = torch.stack([self._at(part).reshape(rows.shape) for part in parts], -1)
+        if rows.shape[1] < 4 * len(parts) or bool((columns.norm(dim=1) < 1e-3 * columns.norm(dim=1).max()).any()):
+            return []
+        weights = torch.linalg.lstsq(columns.cpu(), rows[..., None].cpu(), driver="gelsd").solution[..., 0]
+        rest = (columns.cpu() @ weights[..., None])[..., 0] - rows.cpu()
+        if bool((rest.norm(dim=1) > _RESIDUAL * rows.cpu().norm(dim=1)).any()):
+            return []
+        rounded = (weights * 20).round() / 20
+        starts = [0, *(i for i in range(1, len(rounded)) if not torch.equal(rounded[i], rounded[i - 1]))]
+        if len(starts) > 2 * len(parts):
+            return []
+        first = self.region.index[0].start or 0 if self.region.index else 0
+        found = []
+        for start, end in zip(starts, [*starts[1:], len(rounded)], strict=True):
+            mean = weights[start:end].mean(0)
+            if bool(((mean - 1).abs() < 0.02).all()):
+                continue
+            index = (slice(first + start, first + end), *(self.region.index[1:] if self.region.index else ()))
+            region = Region(index, f"rows {first + start}..{first + end - 1}")
+            fitted = {k: float(weight) for k, weight in enumerate(mean)}
+            evidence = "fitted: " + " + ".join(f"{weight:.3g} x rank {k}'s part" for k, weight in fitted.items())
+            found.append((region, _weights(fitted, self.sources.world_size, evidence)))
+        return found
+
     def _scaled(self) -> Fact | None:
         out, truth = self.out.reshape(-1), self.truth.reshape(-1)
         fine = out.isfinite() & truth.isfinite()
@@ -283,7 +336,7 @@ class _Part:
             return None
         by = float(out @ truth / (truth @ truth))
         residual = _norm(out - by * truth) / max(_norm(out), 1e-30)
-        named = _ratio(by, self.sources.world_size)
+        named = _ratio(by, self.sources.world_size) or self._size(by)
         if len(out) < _FEW and (named is None or residual > 1e-3):
             return None
         if residual > _RESIDUAL / 2 or abs(by - 1) < 0.01:
@@ -291,6 +344,14 @@ class _Part:
         return Fact(
             "scaled", f"{by:.4g} times what is right{f' ({named})' if named else ''}", f"{residual:.1%} unexplained"
         )
+
+    def _size(self, by: float) -> str | None:
+        """Whose size a factor is."""
+        for size, whose in self.sources.sizes.items():
+            for value, words in ((size, f"{size}, {whose}"), (1 / size, f"1/{size}, {whose}")):
+                if size > 2 and abs(by - value) <= 1e-3 * value:
+                    return f"{words}: a sum where a mean is right, or the reverse"
+        return None
 
     def _without(self) -> Fact | None:
         """As if a rank's numbers were zero, where what ranks contribute is not simply added."""
@@ -459,8 +520,12 @@ def _imprecise(part: _Part) -> Iterator[Fact]:
     out, truth = part.out[fine], part.truth[fine]
     if len(out) < 8 or _norm(truth) == 0:
         return
-    relative = _norm(out - truth) / _norm(truth)
-    if relative > 0.15:
+    error = out - truth
+    relative = _norm(error) / _norm(truth)
+    # Rounding errors hang together neither with what is right nor with each other.
+    along = abs(float(error @ truth)) / (_norm(error) * _norm(truth) + 1e-30)
+    drift = abs(float(error.mean())) * math.sqrt(len(error)) / (_norm(error) + 1e-30)
+    if relative > 0.15 or max(along, drift) > 0.1 + 4 / math.sqrt(len(error)):
         return
     stored = part.raw[fine]
     for name, dtype in _FORMATS if part.raw.dtype in (torch.float32, torch.float64) else _FORMATS[:2]:
@@ -476,6 +541,13 @@ def _imprecise(part: _Part) -> Iterator[Fact]:
     )  # fmt: skip
 
 
+def _other_call(name: str) -> Fact:
+    """Of wrong values that are right for another call."""
+    if name.startswith(AFTER):
+        return Fact("overtaken", f"what is right for {name}: the next call has overwritten it before it was read")
+    return Fact("stale", f"what was right for {name}: kept since then, or read before this call had written it")
+
+
 def _weights(found: dict[int, float], world_size: int, evidence: str) -> Fact:
     """What the weights of the ranks' parts say."""
     values = list(found.values())
@@ -484,6 +556,12 @@ def _weights(found: dict[int, float], world_size: int, evidence: str) -> Fact:
         named = _ratio(mean, world_size)
         return Fact("scaled", f"{mean:.4g} times what is right{f' ({named})' if named else ''}", evidence)
     out = [k for k, value in found.items() if abs(value) < 0.02]
+    if len(out) + 1 == len(found):
+        (only,) = set(found) - set(out)
+        times = "" if abs(found[only] - 1) < 0.02 else f" {found[only]:.3g} times"
+        return Fact(
+            "one rank only", f"rank {{peer}}'s part{times} instead of the other ranks' parts", evidence, peer=only
+        )
     said = [f"rank {k}'s part {_times(value)}" for k, value in found.items() if abs(value - 1) >= 0.02]
     return Fact("ranks left out" if out else "wrong weights", "; ".join(said), evidence)
 

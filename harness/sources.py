@@ -23,11 +23,11 @@ def gather(
     arguments: tuple[Any, ...],
     names: list[str],
     right: Any,
-    former: Any,
+    others: list[tuple[str, Any]],
     evaluate: Evaluate,
     variable: Callable[[int], bool],
 ) -> list[Sources]:
-    """One for each tensor of the output `right`, in order. `former`: what was right for the former call, or None;
+    """One for each tensor of the output `right`, in order. `others`: names of other calls and what was right for them;
     `variable`: whether the numbers of an argument may be replaced by zeros."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     outputs = _real(right)
@@ -38,14 +38,15 @@ def gather(
     sent = ([(name, t.cpu()) for name, t in own], [t.cpu() for t in outputs]) if small else None
     dist.all_gather_object(everybody, sent)
     if any(each is None for each in everybody):
-        return [Sources(rank, world_size, former=old) for old in _aligned(former, outputs)]
+        return [Sources(rank, world_size, others=old) for old in _aligned(others, len(outputs))]
     parts = list(_evaluations(arguments, evaluate, variable, lambda k: k != rank, world_size))
     without = list(_evaluations(arguments, evaluate, variable, lambda k: k == rank, world_size))
+    sizes = {size: f"the size of axis {axis} of {name}" for name, t in own for axis, size in enumerate(t.shape)}
     found = []
-    for i, old in enumerate(_aligned(former, outputs)):
+    for i, old in enumerate(_aligned(others, len(outputs))):
         rights = [each[1][i].to(device) if i < len(each[1]) else None for each in everybody]
         inputs = [[(name, t.to(device)) for name, t in each[0]] for each in everybody]
-        sources = Sources(rank, world_size, inputs, rights, old)
+        sources = Sources(rank, world_size, inputs, rights, old, sizes)
         for into, values in ((sources.parts, parts), (sources.without, without)):
             if all(i < len(value) and value[i].shape == outputs[i].shape for value in values):
                 into += [value[i] for value in values]
@@ -90,6 +91,7 @@ def _real(value: Any) -> list[torch.Tensor]:
     return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in ring.tensors(value)]
 
 
-def _aligned(former: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
-    old = _real(former) if former is not None else []
-    return [old[i] if i < len(old) else None for i in range(len(outputs))]
+def _aligned(others: list[tuple[str, Any]], count: int) -> list[list[tuple[str, torch.Tensor]]]:
+    """By tensor of the output."""
+    flat = [(name, _real(other)) for name, other in others]
+    return [[(name, tensors[i]) for name, tensors in flat if i < len(tensors)] for i in range(count)]

@@ -6,6 +6,7 @@ Modules here import torch only inside functions that run in ranks: the superviso
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -99,6 +100,10 @@ class SymmetricMemory:
     """Whatever must stay alive with the buffer."""
 
 
+DIRTY = (0xFF, 0xFE)
+"""What the harness fills free memory with: NaN, or (cpu) a number near the end of each format's range."""
+
+
 class Platform(Protocol):
     name: PlatformName
 
@@ -141,6 +146,10 @@ class Platform(Protocol):
 
     def stream(self) -> int:
         """Handle of the current stream; 0 where there are none."""
+
+    def dirty_memory(self, size_bytes: int) -> AbstractContextManager[None]:
+        """What is allocated inside, up to about `size_bytes` at once, is full of bytes from `DIRTY`: nothing left over
+        there looks right, and what was never written is known by it."""
 
     own_collectives: int
     """Collectives that `symmetric` has called so far."""

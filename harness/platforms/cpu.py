@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
+from harness.platforms import DIRTY, Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _MAX_RANKS = 16
 
 
+_M_PERTURB = -6
+_libc = ctypes.CDLL(None)
 _now_ns, _sleep = time.perf_counter_ns, time.sleep  # bound before any candidate can replace them
 
 
@@ -82,6 +85,14 @@ class Cpu:
 
     def communicators(self) -> int:
         return 1
+
+    @contextlib.contextmanager
+    def dirty_memory(self, size_bytes: int) -> Iterator[None]:
+        _libc.mallopt(_M_PERTURB, ~DIRTY[1] & 0xFF)  # glibc fills what it hands out with the complement
+        try:
+            yield
+        finally:
+            _libc.mallopt(_M_PERTURB, 0)
 
     def use_communicator(self, number: int) -> None:
         pass

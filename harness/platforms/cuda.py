@@ -7,14 +7,14 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import MAX_PRIME_US, Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
+from harness.platforms import DIRTY, MAX_PRIME_US, Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _DEFAULT_ARCH = "90"
 ARCH_VARIABLE = "RINGSMITH_CUDA_ARCH"
 _COMMUNICATORS = 3
+_SMALL_BYTES = 256 << 10
 _CYCLES_PER_US = 2000  # SM cycles at about the highest clock of these parts
 _READ_US = 30.0  # reading twice the L2 cache
 _now_ns = time.perf_counter_ns  # bound before any candidate can replace it
@@ -177,6 +178,15 @@ class Cuda:
         self._busy(int(prime_us * _CYCLES_PER_US))
         torch.sum(self._filler, 0, out=self._sink)
         return began
+
+    @contextlib.contextmanager
+    def dirty_memory(self, size_bytes: int) -> Iterator[None]:
+        import torch
+
+        # Small and large blocks come from different places of torch's allocator.
+        for size in {size_bytes, min(size_bytes, _SMALL_BYTES)}:
+            torch.empty(size, dtype=torch.uint8, device="cuda").fill_(DIRTY[0])
+        yield
 
     def delay(self, ms: float) -> None:
         self._busy(int(ms * 1e3 * _CYCLES_PER_US))
