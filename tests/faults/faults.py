@@ -216,16 +216,11 @@ _CPU = (
         every(r"rank 0\b", r"instead|where|not|belongs|src|root"),
     ),
     Fault(
-        "p27_senders_offsets_by_own_splits",
+        "p27_offsets_from_the_wrong_end",
         _MOE,
-        (
-            (
-                "        begin, count = sum(theirs[:rank]), theirs[rank]\n",
-                "        begin, count = sum(input_split_sizes[:rank]), theirs[rank]\n",
-            ),
-        ),
+        (("        begin, count = sum(theirs[:rank])", "        begin, count = sum(theirs[rank + 1 :])"),),
         "wrong_values",
-        "Rows are read at offsets from the own splits, not from the sender's.",
+        "A sender's offset adds up the splits after the own one instead of those before it.",
         every(r"offset|displaced|shifted|(other|wrong) rows|elsewhere|another place|splits"),
     ),
     Fault(
@@ -302,6 +297,7 @@ _CPU = (
         "wrong_values",
         "Rows beyond a multiple of the number of ranks are never written: the result is torch.empty.",
         every(_NEVER_WRITTEN, r"row|last|tail|end"),
+        case="odd",
     ),
     Fault(
         "p01_ring_misses_last_step",
