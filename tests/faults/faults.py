@@ -707,6 +707,19 @@ _CPU = (
         expected=(Verdict.deadlock, Verdict.runtime_error, Verdict.wrong_values),
     ),
     Fault(
+        "p08_every_rank_at_its_own_barrier",
+        _ALLTOALL,
+        (
+            (
+                "    rs_barrier(signals, rank, world, 0);  // all have published\n",
+                "    rs_barrier(signals, rank, world, rank);  // all have published\n",
+            ),
+        ),
+        "deadlock",
+        "Each rank passes its own number as the barrier's slot, so that no two ranks meet.",
+        every(r"barrier|alltoall|line \d+", r"slot|meet|different|never|all ranks|every rank|each rank|wait"),
+    ),
+    Fault(
         "p41_one_rank_returns_early",
         _ZERO,
         (
@@ -897,7 +910,7 @@ _CUDA = (
         "race",
         "The caller's stream does not wait for the copies on the side streams.",
         _TOO_EARLY + r"|\bstream|\bjoin|(not|never|without) wait|" + _NEVER_WRITTEN,
-        _WRONG_OR_RACE,
+        (*_WRONG_OR_RACE, Verdict.integrity),
     ),
     _cuda(
         "p02_cuda_slot_of_the_neighbour",
@@ -955,7 +968,7 @@ _CUDA = (
         "race",
         "The caller's stream does not wait for the sums on the side stream.",
         _TOO_EARLY + r"|\bstream|\bjoin|(not|never|without) wait|" + _NEVER_WRITTEN,
-        _WRONG_OR_RACE,
+        (*_WRONG_OR_RACE, Verdict.integrity),
         "large",
     ),
     _cuda(
