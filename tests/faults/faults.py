@@ -216,16 +216,11 @@ _CPU = (
         every(r"rank 0\b", r"instead|where|not|belongs|src|root"),
     ),
     Fault(
-        "p27_senders_offsets_by_own_splits",
+        "p27_offsets_from_the_wrong_end",
         _MOE,
-        (
-            (
-                "        begin, count = sum(theirs[:rank]), theirs[rank]\n",
-                "        begin, count = sum(input_split_sizes[:rank]), theirs[rank]\n",
-            ),
-        ),
+        (("        begin, count = sum(theirs[:rank])", "        begin, count = sum(theirs[rank + 1 :])"),),
         "wrong_values",
-        "Rows are read at offsets from the own splits, not from the sender's.",
+        "A sender's offset adds up the splits after the own one instead of those before it.",
         every(r"offset|displaced|shifted|(other|wrong) rows|elsewhere|another place|splits"),
     ),
     Fault(
@@ -302,6 +297,7 @@ _CPU = (
         "wrong_values",
         "Rows beyond a multiple of the number of ranks are never written: the result is torch.empty.",
         every(_NEVER_WRITTEN, r"row|last|tail|end"),
+        case="odd",
     ),
     Fault(
         "p01_ring_misses_last_step",
@@ -711,6 +707,19 @@ _CPU = (
         expected=(Verdict.deadlock, Verdict.runtime_error, Verdict.wrong_values),
     ),
     Fault(
+        "p08_every_rank_at_its_own_barrier",
+        _ALLTOALL,
+        (
+            (
+                "    rs_barrier(signals, rank, world, 0);  // all have published\n",
+                "    rs_barrier(signals, rank, world, rank);  // all have published\n",
+            ),
+        ),
+        "deadlock",
+        "Each rank passes its own number as the barrier's slot, so that no two ranks meet.",
+        every(r"barrier|alltoall|line \d+", r"slot|meet|different|never|all ranks|every rank|each rank|wait"),
+    ),
+    Fault(
         "p41_one_rank_returns_early",
         _ZERO,
         (
@@ -901,7 +910,7 @@ _CUDA = (
         "race",
         "The caller's stream does not wait for the copies on the side streams.",
         _TOO_EARLY + r"|\bstream|\bjoin|(not|never|without) wait|" + _NEVER_WRITTEN,
-        _WRONG_OR_RACE,
+        (*_WRONG_OR_RACE, Verdict.integrity),
     ),
     _cuda(
         "p02_cuda_slot_of_the_neighbour",
@@ -959,7 +968,7 @@ _CUDA = (
         "race",
         "The caller's stream does not wait for the sums on the side stream.",
         _TOO_EARLY + r"|\bstream|\bjoin|(not|never|without) wait|" + _NEVER_WRITTEN,
-        _WRONG_OR_RACE,
+        (*_WRONG_OR_RACE, Verdict.integrity),
         "large",
     ),
     _cuda(
