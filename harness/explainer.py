@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harness import provenance, regions, ring, sources
+from harness import provenance, regions, ring, sources, suppositions
+from harness.altered import recorded
 from harness.errors import HarnessError
 from harness.exchange import MalformedError, structure_error
 from harness.numerics import Judged, judge, likeness, pairs, sure
 from harness.provenance import Fact
 from harness.regions import Region
+from harness.suppositions import Supposition
 
 if TYPE_CHECKING:
     from harness.rank import Handler
@@ -33,6 +35,7 @@ class Explainer:
         self.handlers: dict[str, Handler] = {
             "explain": self._explain,
             "diagnose": self._diagnose,
+            "suppose": self._suppose,
             "again": self._again,
             "vary": self._vary,
             "influence": self._influence,
@@ -56,7 +59,8 @@ class Explainer:
         return {"likeness": found if output is not None else None}
 
     def _diagnose(self, message: dict[str, Any]) -> dict[str, Any]:
-        """What the wrong values of output `number` are. Reply: `facts`, a list of region and statement of each."""
+        """What the wrong values of output `number` are. Reply: `facts`, a list of region and statement of each, and
+        `suppositions` that can be tried."""
         owner, output = self._owner, self._wrong(message["number"])
         others = [(name, ring.clone(owner.right(item).right[1])) for name, item in message["others"]]
         known = owner.right(message["item"])
@@ -70,7 +74,40 @@ class Explainer:
                 source.weigh(judged.truth)
                 if judged.wrong:
                     facts += [_as_json(path, region, fact) for region, fact in provenance.explain(judged, out, source)]
-        return {"facts": facts}
+        slot = message["item"].get("slot")
+        slots = [number for number in sorted(owner.slots) if slot is not None and 0 <= number != slot]
+        with recorded() as calls:
+            owner.oracle(arguments)
+        possible = suppositions.listed(self._padded(arguments), self._names(), owner.state.world_size, slots, calls)
+        return {"facts": facts, "suppositions": [it.facts() for it in possible]}
+
+    def _suppose(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whether output `number` is what would be right under a supposition. Reply: `holds`, `firm` (too many or too
+        exact numbers for chance); both None on a rank that is right."""
+        owner, output = self._owner, self._wrong(message["number"])
+        known = owner.right(message["item"])
+        supposed = suppositions.tried(
+            Supposition(**message["supposition"]), self._padded(known.arguments),
+            lambda slot: owner.slots[slot].arguments, owner.oracle,
+        )  # fmt: skip
+        if output is None or supposed is None:
+            return {"holds": None if output is None else False, "firm": False}
+        expected, oracle, unsure = known.right
+        holds, firm = True, False
+        tensors = pairs(sure(output, unsure), sure(expected, unsure), sure(oracle, unsure), "out")
+        for (_, out, ref, true), (_, _, _, other) in zip(
+            tensors, pairs(output, expected, supposed, "out"), strict=True
+        ):
+            judged = self._judge(out, ref, true, message["check"])
+            if not judged.wrong:
+                continue
+            if other.is_complex():
+                other = torch.view_as_real(other.resolve_conj())
+            bad, allowed = judged.inaccurate(), judged.bound.max_error
+            near = ((judged.out.double() - other.double()).abs() <= allowed) if other.shape == bad.shape else ~bad
+            holds &= float(near[bad].double().mean()) >= provenance.MOST
+            firm |= int(bad.sum()) >= 4 or allowed <= 1e-3 * float(judged.truth.abs().max())
+        return {"holds": holds, "firm": firm}
 
     def _judge(self, out: torch.Tensor, expected: torch.Tensor, oracle: torch.Tensor, check: str) -> Judged:
         how = self._owner.how(check)
@@ -80,6 +117,12 @@ class Explainer:
         """Of the reference's arguments."""
         assert self._owner.problem is not None
         return [f"argument `{name}`" for name in inspect.signature(self._owner.problem.reference).parameters]
+
+    def _padded(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """With the reference's own values for arguments that are not given."""
+        assert self._owner.problem is not None
+        parameters = list(inspect.signature(self._owner.problem.reference).parameters.values())
+        return (*arguments, *(parameter.default for parameter in parameters[len(arguments) :]))
 
     def _variable(self, position: int) -> bool:
         """Whether the numbers of an argument may be replaced by others."""

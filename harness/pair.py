@@ -106,9 +106,9 @@ class Pair:
             self.uses_collectives |= bool(reply.get("collectives"))
 
     def ask_reference(
-        self, op: str, message: dict[str, Any] | list[dict[str, Any]], doing: str
+        self, op: str, message: dict[str, Any] | list[dict[str, Any]], doing: str, deadline_s: float = 120.0
     ) -> list[dict[str, Any]]:
-        return self.expect(self.reference.ask(op, message, deadline_s=120), doing)
+        return self.expect(self.reference.ask(op, message, deadline_s=deadline_s), doing)
 
     def expect(self, outcome: Outcome, doing: str) -> list[dict[str, Any]]:
         return self.box.expect(outcome, doing).replies

@@ -18,24 +18,49 @@ _CALL_S = 3.0
 """Deadline of a call that is only a probe."""
 _BUDGET_S = 4.0
 """No further probe is begun after this."""
+_DEADLINE_S = 15.0
+"""Of the reference ranks, for one request: they evaluate what was never meant to be evaluated."""
+_SYMPTOMS = ("rows scaled",)
+"""Causes that say what is wrong and not why."""
 _TO = -1
 """Slot of the inputs of which one rank's are changed."""
 
 
 def diagnose(pair: Pair, wrong: Wrong) -> tuple[Finding, ...]:
     """Why an output of the last check was wrong, most telling finding first."""
+    certain: tuple[Finding, ...] = ()
+    left: tuple[Finding, ...] = ()
     try:
         message = {"number": wrong.number, "item": wrong.item, "others": wrong.others, "check": pair.request.check}
-        replies = pair.ask_reference("diagnose", message, "finding out what wrong values are")
+        replies = pair.ask_reference("diagnose", message, "finding out what wrong values are", _DEADLINE_S)
         found = findings.merge([reply["facts"] for reply in replies])
         certain = tuple(finding for finding in found if finding.certain)
-        if "slot" not in wrong.item or wrong.item.get("former"):  # calls in a row are not repeated one by one
-            return found
-        probed = _probe(pair, wrong.item["slot"], whole=not certain)
-        return (*certain, *probed, *(finding for finding in found if not finding.certain))
+        left = tuple(finding for finding in found if not finding.certain)
+        weak = left or any(finding.cause in _SYMPTOMS for finding in certain)
+        if weak and (supposed := _suppose(pair, wrong, replies[0]["suppositions"])):
+            certain, left = (*supposed, *certain), ()
+        if "slot" in wrong.item and not wrong.item.get("former"):  # calls in a row are not repeated one by one
+            certain = (*certain, *_probe(pair, wrong.item["slot"], whole=not certain))
     except SandboxError as error:  # the reference's ranks are replaced; the verdict stands
         text = f"the diagnosis broke off: {str(error).splitlines()[0]}"
-        return (Finding(cause="not diagnosed", text=text, certain=False),)
+        left = (*left, Finding(cause="not diagnosed", text=text, certain=False))
+    return (*certain, *left)
+
+
+def _suppose(pair: Pair, wrong: Wrong, possible: list[dict[str, Any]]) -> tuple[Finding, ...]:
+    """The first supposition under which what all wrong ranks returned would be right."""
+    began = time.monotonic()
+    common = {"number": wrong.number, "item": wrong.item, "check": pair.request.check}
+    for it in possible:
+        if time.monotonic() > began + _BUDGET_S:
+            break
+        replies = pair.ask_reference("suppose", common | {"supposition": it}, f"supposing {it['text']}", _DEADLINE_S)
+        told = [reply for reply in replies if reply["holds"] is not None]
+        if told and all(reply["holds"] for reply in told):
+            evidence = "the reference was evaluated so, and gives what the candidate returned"
+            firm = any(reply["firm"] for reply in told)
+            return (Finding(cause=it["cause"], text=it["text"], evidence=evidence, certain=firm),)
+    return ()
 
 
 def _probe(pair: Pair, slot: int, whole: bool) -> tuple[Finding, ...]:

@@ -20,7 +20,7 @@ from harness.numerics import Judged
 from harness.platforms import DIRTY
 from harness.regions import Region
 
-_MOST = 0.95
+MOST = 0.95
 """Share of a region's wrong elements for which a statement must hold."""
 _RESIDUAL = 0.05
 """How much of the output, in RMS, a linear combination may leave unexplained."""
@@ -144,12 +144,13 @@ class _Part:
             return None
         tests: tuple[Callable[[], Fact | None], ...] = (
             self._never_written, self._not_finite, self._constant, self._of_other_call, self._own, self._summed,
-            self._of_peer, self._combined, self._scaled, self._without, self._order, self._elsewhere, self._offset,
+            self._of_peer, self._combined, self._scaled, self._row_factors, self._without, self._order,
+            self._elsewhere, self._offset,
         )  # fmt: skip
         fact = next((fact for test in tests if (fact := test()) is not None), None)
         if fact is None or fact.evidence:
             return fact
-        return replace(fact, evidence=f"true of at least {_MOST:.0%} of the {int(self.bad.sum())} wrong elements there")
+        return replace(fact, evidence=f"true of at least {MOST:.0%} of the {int(self.bad.sum())} wrong elements there")
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
@@ -166,19 +167,19 @@ class _Part:
         if bits is None or self.raw.dtype is torch.bool:
             return None
         filled = torch.stack([(bits == byte).all(-1) for byte in DIRTY]).any(0)
-        if self.raw.element_size() == 1 or self._share(filled) < _MOST:
+        if self.raw.element_size() == 1 or self._share(filled) < MOST:
             return None
         return Fact("never written", "never written", "still holds what the harness fills free memory with")
 
     def _not_finite(self) -> Fact | None:
         nan, infinite = self._share(self.out.isnan()), self._share(self.out.isinf())
-        if nan >= _MOST:
+        if nan >= MOST:
             given = any(bool(t.isnan().any()) for inputs in self.sources.inputs for _, t in inputs)
             known = "no input is NaN, and it is not what free memory is filled with: computed here"
             return Fact("NaN", "NaN where finite values are right", "" if given or not self.sources.inputs else known)
-        if infinite >= _MOST:
+        if infinite >= MOST:
             return Fact("infinity", "infinite where finite values are right: an overflow")
-        if nan + infinite >= _MOST:
+        if nan + infinite >= MOST:
             return Fact(
                 "NaN", "NaN or infinite where finite values are right: an overflow, then inf - inf or inf / inf"
             )
@@ -186,7 +187,7 @@ class _Part:
 
     def _constant(self) -> Fact | None:
         value = float(self.out[self.bad].median())
-        if self._share(self.out == value) < _MOST or self.bad.sum() < 4:
+        if self._share(self.out == value) < MOST or self.bad.sum() < 4:
             return None
         if value == 0:
             return Fact("zero", "zero: never added to or copied to after it was cleared, or cleared afterwards")
@@ -197,9 +198,9 @@ class _Part:
         others = [(name, self._at(t)) for name, t in self.sources.others if t.shape == self.sources_shape]
         near = [(name, ((self.out - other).abs() <= self.allowed)[self.bad]) for name, other in others]
         for name, like in near:
-            if float(like.double().mean()) >= _MOST:
+            if float(like.double().mean()) >= MOST:
                 return _other_call(name)
-        if not near or float(torch.stack([like for _, like in near]).any(0).double().mean()) < _MOST:
+        if not near or float(torch.stack([like for _, like in near]).any(0).double().mean()) < MOST:
             return None
         said = [f"{float(like.double().mean()):.0%} those of {name}" for name, like in near if bool(like.any())]
         return Fact("torn", f"a mixture of other calls' values: {', '.join(said)}")
@@ -217,7 +218,7 @@ class _Part:
                     given = given.double().reshape(self.out.shape)
                 else:
                     continue
-                if self._like(given) >= _MOST:
+                if self._like(given) >= MOST:
                     if rank == mine:
                         return Fact("own data", f"this rank's own {name}, as it is, instead of what belongs there")
                     return Fact("peer's data", f"rank {{peer}}'s {name}, which does not belong there", peer=rank)
@@ -232,15 +233,15 @@ class _Part:
             (1, "this rank's own part alone"),
             (self.sources.world_size, "this rank's own part times W"),
         ):
-            if self._like(times * mine) >= _MOST:
+            if self._like(times * mine) >= MOST:
                 return Fact("own data only", f"{words}: the other ranks' are missing (W: number of ranks)")
         for rank, whole in enumerate(self.sources.parts):
             part = self._at(whole)
-            if self._like(self.truth - part) >= _MOST:
+            if self._like(self.truth - part) >= MOST:
                 return Fact("rank left out", "rank {peer}'s part is missing", peer=rank)
-            if self._like(self.truth + part) >= _MOST:
+            if self._like(self.truth + part) >= MOST:
                 return Fact("counted twice", "rank {peer}'s part is counted twice", peer=rank)
-            if self._like(part) >= _MOST:
+            if self._like(part) >= MOST:
                 return Fact("one rank only", "rank {peer}'s part alone", peer=rank)
         return None
 
@@ -250,8 +251,8 @@ class _Part:
         for rank, right in enumerate(rights):
             if rank == self.sources.rank or right is None or right.shape != self.sources_shape:
                 continue
-            if self._like(self._at(right)) >= _MOST:
-                return Fact("another rank's", "what is right on rank {peer}, not here", peer=rank)
+            if self._like(self._at(right)) >= MOST:
+                return Fact("another rank's", "what belongs to rank {peer}, its block of the result", peer=rank)
         if self.region is None or self.region.chunk is None:
             return self._halves()
         shape, axis, own = torch.Size(self.sources_shape), self.region.axis, self.region.chunk
@@ -260,19 +261,19 @@ class _Part:
                 continue
             for k in range(self.sources.world_size):
                 piece = regions.chunk(shape, self.sources.world_size, axis, k)
-                if (k != own or rank != self.sources.rank) and self._like(right[piece.index].double()) >= _MOST:
+                if (k != own or rank != self.sources.rank) and self._like(right[piece.index].double()) >= MOST:
                     whose = "" if rank == self.sources.rank else f" of rank {rank}'s output"
                     return Fact("misplaced", f"what belongs into chunk {{peer}}{whose}", peer=k)
         return None
 
     def _halves(self) -> Fact | None:
         for axis, size in enumerate(self.out.shape):
-            if size % 2 == 0 and size and self._like(self.truth.roll(size // 2, axis)) >= _MOST:
+            if size % 2 == 0 and size and self._like(self.truth.roll(size // 2, axis)) >= MOST:
                 return Fact("halves swapped", f"the right values with the halves of axis {axis} swapped")
-            if size > 2 and self._like(self.truth.flip(axis)) >= _MOST:
+            if size > 2 and self._like(self.truth.flip(axis)) >= MOST:
                 return Fact("reversed", f"the right values in reverse order along axis {axis}")
             for by in (1, -1):
-                if size > 2 and size != self.sources.world_size and self._like(self.truth.roll(by, axis)) >= _MOST:
+                if size > 2 and size != self.sources.world_size and self._like(self.truth.roll(by, axis)) >= MOST:
                     return Fact("shifted", f"the right values shifted by {by:+d} along axis {axis}")
         return None
 
@@ -345,6 +346,23 @@ class _Part:
             "scaled", f"{by:.4g} times what is right{f' ({named})' if named else ''}", f"{residual:.1%} unexplained"
         )
 
+    def _row_factors(self) -> Fact | None:
+        """Every row right but for a factor of its own."""
+        if self.out.dim() < 2 or self.out.shape[-1] < 8 or not bool(self.out.isfinite().all()):
+            return None
+        out, truth = (t.reshape(-1, t.shape[-1]) for t in (self.out, self.truth))
+        factors = (out * truth).sum(1) / (truth * truth).sum(1).clamp_min(1e-300)
+        rest = _norm(out - factors[:, None] * truth)
+        if len(out) < 2 or rest > min(_RESIDUAL / 2 * _norm(out), 0.3 * _norm(out - truth)):
+            return None
+        low, middle, high = (float(f) for f in (factors.min(), factors.median(), factors.max()))
+        named = _ratio(middle, self.sources.world_size)
+        return Fact(
+            "rows scaled",
+            f"every row is what is right times a factor of its own, {low:.3g} to {high:.3g}, in the middle {middle:.3g}"
+            f"{f' ({named})' if named else ''}: what rows are divided by is wrong (a norm, a mean, a sum of weights)",
+        )
+
     def _size(self, by: float) -> str | None:
         """Whose size a factor is."""
         for size, whose in self.sources.sizes.items():
@@ -358,10 +376,10 @@ class _Part:
         if self.sources.additive:
             return None
         own = self.sources.parts[self.sources.rank] if self.sources.parts else None
-        if own is not None and own.shape == self.sources_shape and self._like(self._at(own)) >= _MOST:
+        if own is not None and own.shape == self.sources_shape and self._like(self._at(own)) >= MOST:
             return Fact("own data only", "what is right if all other ranks' numbers were zero")
         for k, other in enumerate(self.sources.without):
-            if other.shape == self.sources_shape and self._like(self._at(other)) >= _MOST:
+            if other.shape == self.sources_shape and self._like(self._at(other)) >= MOST:
                 return Fact("rank left out", "what is right if rank {peer}'s numbers were zero", peer=k)
         return None
 
@@ -374,7 +392,7 @@ class _Part:
             for order in itertools.permutations(range(len(squeezed))):
                 if order != tuple(range(len(squeezed))):
                     moved = flat.permute(order).reshape(shape)
-                    if self._like(moved) >= _MOST:
+                    if self._like(moved) >= MOST:
                         return Fact("transposed", f"the right values with axes in the order {list(order)}")
         parts = self.sources.world_size
         if len(shape) and shape[0] % parts == 0 and shape[0] > parts > 1:
@@ -383,13 +401,13 @@ class _Part:
                 (shape[0] // parts, "one rank's after the other instead of interleaved"),
             ):
                 moved = whole.reshape(first, shape[0] // first, -1).transpose(0, 1).reshape(shape)
-                if self._like(moved) >= _MOST:
+                if self._like(moved) >= MOST:
                     return Fact("interleaved", f"the right rows {words}")
         return self._rows()
 
     def _rows(self) -> Fact | None:
         """Rows that are right, in another order."""
-        if self.out.dim() < 2 or self.out.shape[0] < 3:
+        if self.out.dim() < 2 or self.out.shape[0] in (1, 2, self.sources.world_size):  # chunks say it better
             return None
         out, truth = self.out.reshape(self.out.shape[0], -1), self.truth.reshape(self.out.shape[0], -1)
         if out.shape[1] < 4 or out.numel() > 1 << 24:
@@ -400,7 +418,7 @@ class _Part:
         before = (at - 1).clamp(min=0)
         near = torch.where((sums[at] - out @ draw).abs() <= (sums[before] - out @ draw).abs(), at, before)
         source = order[near]
-        if self._like(truth[source].reshape(self.out.shape)) < _MOST:
+        if self._like(truth[source].reshape(self.out.shape)) < MOST:
             return None
         moved = (source != torch.arange(len(source), device=source.device)).nonzero()[:, 0].tolist()
         said = ", ".join(f"{row} has row {int(source[row])}" for row in moved[:6])
@@ -411,12 +429,11 @@ class _Part:
         places = [place for place in self._places() if place is not None]
         if len(places) < 2:
             return None
-        names = [name for name, _, _, _ in places]
-        name = max(set(names), key=names.count)
-        if names.count(name) < 0.8 * len(names) or names.count(name) < 2:
+        whose = [(name, peer) for name, peer, _, _ in places]
+        name, peer = max(set(whose), key=whose.count)
+        if whose.count((name, peer)) < max(2, 0.8 * len(whose)):
             return None
-        peer = next(peer for n, peer, _, _ in places if n == name)
-        here = [(row, source) for n, _, row, source in places if n == name]
+        here = [(row, source) for n, p, row, source in places if (n, p) == (name, peer)]
         said = "; ".join(f"{list(row)} has its {list(source)}" for row, source in here[:3])
         own = peer == self.sources.rank
         if own and name.startswith("argument"):
@@ -536,7 +553,8 @@ def _imprecise(part: _Part) -> Iterator[Fact]:
             return
     typical = next((name for limit, name in _NOISE if relative <= limit), "something coarse")
     yield Fact(
-        "low precision", f"right but for rounding: a relative error of {relative:.2g}, typical of {typical}",
+        "low precision",
+        f"close to what is right: a relative error of {relative:.2g}, as of {typical} or of a constant slightly wrong",
         certain=False,
     )  # fmt: skip
 
@@ -580,6 +598,7 @@ def _ratio(by: float, world_size: int) -> str | None:
         2.0: "twice",
         0.5: "half",
         math.sqrt(world_size): "square root of the number of ranks",
+        1 / math.sqrt(world_size): "1 / square root of the number of ranks",
         float(world_size - 1): "number of ranks - 1",
     }
     return next((words for value, words in named.items() if value not in (0.0, 1.0) and close(value)), None)

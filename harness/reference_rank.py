@@ -145,7 +145,7 @@ class ReferenceRank:
         return Known(arguments, right, shared)
 
     def oracle(self, arguments: tuple[Any, ...]) -> Any:
-        """The second part of `evaluate(arguments).right` alone. Collective."""
+        """The second part of `evaluate(arguments).right` alone, which may include those with defaults. Collective."""
         assert self.problem is not None
         with torch.set_grad_enabled(self.state.use.gradients):
             wide = _in_float64(arguments) if self.problem.tolerance == "rounding" else arguments
