@@ -6,15 +6,13 @@ not tell what it was made from.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness import policy
+from harness import policy, proc
 
 # The driver (g++, nvcc) survives when one of its stages is killed, and says so.
 _KILLED = re.compile(r"\bKilled signal\b|\bsignal 9\b")
@@ -46,21 +44,7 @@ _PROGRAMS = {
 
 def at_work(pids: Sequence[int]) -> bool:
     """Whether one of these processes has a compiler among its descendants. By name, as /proc has it."""
-    parents: dict[int, int] = {}
-    compilers = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                name, _, fields = Path(entry.path, "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
-                parents[int(entry.name)] = int(fields.split()[1])
-                if name in _PROGRAMS:
-                    compilers.append(int(entry.name))
-    for pid in compilers:
-        while pid in parents:
-            pid = parents[pid]
-            if pid in pids:
-                return True
-    return False
+    return any(proc.name(pid) in _PROGRAMS for pid in proc.descendants(pids))
 
 
 def keep_ptx(folder: Path) -> list[str]:
