@@ -3,13 +3,12 @@ torch."""
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from dataclasses import asdict, replace
 from typing import Any
 
-from harness import calibration, measure, roofline
+from harness import calibration, measure, roofline, slots
 from harness.measure import Block
 from harness.platforms import NotCapturableError, Plan
 from harness.processes import Processes
@@ -17,7 +16,6 @@ from harness.types import DType, Frozen, Latency
 from problems.catalogue import Entry
 from problems.spec import Case
 
-_SLOTS, _FEW_SLOTS, _LARGE_BYTES = 4, 2, 64 << 20
 _DEADLINE_S = 60.0
 
 
@@ -68,12 +66,11 @@ def time_reference(processes: Processes, entry: Entry, case: Case, dtype: DType)
         give(0)
         answers = ask("answer", slot=0)
         size = max(answer["input_bytes"] for answer in answers)
-        slots = _SLOTS if size < _LARGE_BYTES else _FEW_SLOTS
-        for slot in range(1, slots):
+        filled = slots.number(size)
+        for slot in range(1, filled):
             give(slot)
         writes = bool(entry.updates or entry.scratch)
-        copies = math.ceil(measure.MAX_CALLS / slots) if slots == _SLOTS or writes else 1
-        ask("rotate", copies=copies)
+        ask("rotate", copies=slots.copies(filled, writes))
         note = ""
 
         def time_block(mode: str) -> measure.TimeBlock:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 _HOLE = "\0"  # stands for a part that is not a constant: no name goes across it
 # A source can be made to grow without end, and this runs in the supervisor.
-_LONGEST, _MACROS, _DOTS = 1_000_000, 100, 4
+_MAX_CHARACTERS, _MAX_MACROS, _MAX_DOTS = 1_000_000, 100, 4
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Attribute):
         parts: list[str] = []
         inner: ast.expr = node
-        while isinstance(inner, ast.Attribute) and len(parts) < _DOTS:
+        while isinstance(inner, ast.Attribute) and len(parts) < _MAX_DOTS:
             parts.append(inner.attr)
             inner = inner.value
         return [".".join([*([inner.id] if isinstance(inner, ast.Name) else []), *reversed(parts)])]
@@ -124,7 +124,7 @@ def _text(node: ast.AST, holes: list[ast.AST]) -> str:
         return "".join(_text(term, holes) for term in (left, *reversed(terms)))
     if (joined := _joined(node)) is not None:
         separator, parts = _text(joined[0], holes), [_text(part, holes) for part in joined[1]]
-        return separator.join(parts) if len(separator) * len(parts) < _LONGEST else _HOLE
+        return separator.join(parts) if len(separator) * len(parts) < _MAX_CHARACTERS else _HOLE
     holes.append(node)
     return _HOLE
 
@@ -169,7 +169,7 @@ def _pasted(text: str) -> str:
     if "##" not in text:
         return text
     macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^()\n]*)\)([^\n]{0,100}##[^\n]{0,100})$", text, re.M)
-    for name, (parameters, body) in list({name: rest for name, *rest in macros}.items())[:_MACROS]:
+    for name, (parameters, body) in list({name: rest for name, *rest in macros}.items())[:_MAX_MACROS]:
         names = [parameter.strip() for parameter in parameters.split(",")]
 
         def fill(match: re.Match[str], names: list[str] = names, body: str = body) -> str:
@@ -177,7 +177,7 @@ def _pasted(text: str) -> str:
             return re.sub(r"\w+", lambda word: values.get(word[0], word[0]), body)
 
         filled = re.sub(rf"(?<!define )\b{name}\(([^()]{{0,100}})\)", fill, text)
-        if len(filled) > len(text) + _LONGEST:
+        if len(filled) > len(text) + _MAX_CHARACTERS:
             break
         text = filled
     return re.sub(r"(?<![ \t])[ \t]*##[ \t]*", "", text)

@@ -1,20 +1,14 @@
-"""Runs a compiler. One that is killed (by a person, for want of memory) says nothing about its source: once more.
-
-nvcc is made to keep the PTX of what it compiles: the library holds it compressed or not at all, and machine code does
-not tell what it was made from.
+"""Compilers: how one is run, and whether one is at work. One that is killed (by a person, for want of memory) says
+nothing about its source: once more.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from harness import policy
+from harness import proc
 
 # The driver (g++, nvcc) survives when one of its stages is killed, and says so.
 _KILLED = re.compile(r"\bKilled signal\b|\bsignal 9\b")
@@ -46,35 +40,4 @@ _PROGRAMS = {
 
 def at_work(pids: Sequence[int]) -> bool:
     """Whether one of these processes has a compiler among its descendants. By name, as /proc has it."""
-    parents: dict[int, int] = {}
-    compilers = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                name, _, fields = Path(entry.path, "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
-                parents[int(entry.name)] = int(fields.split()[1])
-                if name in _PROGRAMS:
-                    compilers.append(int(entry.name))
-    for pid in compilers:
-        while pid in parents:
-            pid = parents[pid]
-            if pid in pids:
-                return True
-    return False
-
-
-def keep_ptx(folder: Path) -> list[str]:
-    """Flags that make nvcc leave its intermediate files, which it writes anyway, in `folder`."""
-    folder.mkdir(exist_ok=True)
-    return ["--keep", "--keep-dir", str(folder)]
-
-
-def check_built(library: Path, allow: frozenset[str]) -> None:
-    """Raises PolicyError if a library, or the PTX that was kept beside it, holds something forbidden; see
-    `policy.check_object`. Removes what was kept."""
-    kept = sorted(library.parent.glob("ptx*/"))
-    try:
-        policy.check_object(library, [text for folder in kept for text in sorted(folder.glob("*.ptx"))], allow)
-    finally:
-        for folder in kept:
-            shutil.rmtree(folder, ignore_errors=True)
+    return any(proc.name(pid) in _PROGRAMS for pid in proc.descendants(pids))

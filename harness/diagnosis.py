@@ -14,6 +14,8 @@ _API = {"NameError", "AttributeError", "ImportError", "NoSolutionError", "KitErr
 _MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "std::bad_alloc")
 _SIGNATURE = ("argument", "takes", "positional", "keyword")
 _CANDIDATE = "candidate.py"
+_BLOCKED = 0.02
+"""A rank that uses less of a processor is blocked, however busy the machine is."""
 
 
 def classify_error(error: dict[str, Any]) -> Verdict:
@@ -79,9 +81,11 @@ def _judge_silence(ranks: list[RankOutcome], silent: list[RankOutcome], stage: S
         return Verdict.timeout, f"compilation did not end: {where}"
     if stage in (Stage.build, Stage.load):
         return Verdict.timeout, f"importing the candidate did not end: {where}"
-    # A rank whose innermost Python frame is the candidate's own code is computing; one inside a library call, a kit
-    # function or a device synchronisation may be waiting for another rank.
-    if len(silent) == len(ranks) and all(_in_own_code(r) for r in silent):
+    # A rank whose innermost Python frame is the candidate's own code is computing, unless it uses no processor: then it
+    # is in a call that is not Python's. One inside a library call, a kit function or a device synchronisation may be
+    # waiting for another rank.
+    computing = any(r.busy > _BLOCKED for r in silent)
+    if len(silent) == len(ranks) and computing and all(_in_own_code(r) for r in silent):
         return Verdict.timeout, f"every rank is still running its own Python code: {where}"
     done = [r.rank for r in ranks if r.ok]
     others = f"; {_ranks(done, len(ranks))} finished" if done else ""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.utils.cpp_extension as cpp_extension
 
-from harness import cache, compiler, kit, policy, slim_headers, torch_build
+from harness import built, cache, kit, policy, slim_headers, torch_build
 from harness.platforms.cuda import architecture, cuda_home
 
 _torch_load_inline = cpp_extension.load_inline
@@ -121,7 +121,7 @@ def _compile(folder: Path, given: dict[str, Any], identity: str, *, slim: bool) 
         torch_build.build(folder, _INCLUDE, identity, slim=slim)
     except torch_build.CompileFailedError as error:
         raise kit.BuildError(_readable(str(error), folder)) from None
-    compiler.check_built(folder / f"{name}.so", policy.allowed())
+    built.check(folder / f"{name}.so", policy.allowed())
 
 
 class _LaidOutError(Exception):

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import jail_process
+from harness import jail_process, proc
 from harness.wire import Channel, ChannelClosedError, readable
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -223,7 +223,7 @@ class ForkServer:
         deadline = time.monotonic() + 20.0
         while True:
             # Orphans of the set have been handed to this process, their subreaper; they in turn may have children.
-            doomed = [pid for pid in _children() if pid not in known]
+            doomed = [pid for pid in proc.children(os.getpid()) if pid not in known]
             for pid in doomed:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -294,18 +294,6 @@ def _said(scratch: Path) -> str:
     """The last line of what ranks printed that came to nothing."""
     texts = [path.read_text(errors="replace").strip() for path in sorted(scratch.glob("log.*"))]
     return next((text.splitlines()[-1][:500] for text in texts if text), "it said nothing")
-
-
-def _children() -> list[int]:
-    me, found = str(os.getpid()), []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The command in parentheses may hold anything; the parent is the second field after the last one.
-                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
-                if fields[1] == me:
-                    found.append(int(entry.name))
-    return found
 
 
 def main() -> None:

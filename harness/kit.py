@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from harness import cache, compiler, policy
+from harness import built, cache, compiler, policy
 from harness.platforms import Platform, SymmetricMemory
 from harness.progress import Phase, Progress
 
@@ -111,13 +111,13 @@ def build(source: str, flags: Sequence[str] = ()) -> Library:
         file.write_text(text, encoding="utf-8")
         run = state.platform.compile_command(file, folder / "kit.so", [f"-I{_INCLUDE}", *flags])
         if state.platform.suffix == ".cu":
-            run += compiler.keep_ptx(folder / "ptx")
+            run += built.keep_ptx(folder / "ptx")
         code, output = compiler.run(run)
         if code != 0:
             raise BuildError(
                 output.replace(str(file), "kit source").replace(f"{folder}/", "").replace(f"{_INCLUDE}/", "").strip()
             )
-        compiler.check_built(folder / "kit.so", allow)
+        built.check(folder / "kit.so", allow)
 
     with building():
         folder = cache.build("kit", name, make)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import diagnosis
+from harness import diagnosis, waiting
 from harness.processes import Processes
 from harness.progress import Phase
 from harness.ranks import Outcome, RankSet
@@ -79,7 +79,10 @@ class Pair:
             if when and verdict in (Verdict.deadlock, Verdict.timeout):
                 summary += f" ({when}; single calls were right)"
             errors = [r.error["message"] for r in outcome.ranks if r.error and "BuildError" in r.error["bases"]]
-            raise FailedError(verdict, summary, reports, log=errors[0] if errors else "")
+            failed = FailedError(verdict, summary, reports, log=errors[0] if errors else "")
+            if verdict in (Verdict.deadlock, Verdict.timeout):
+                failed.findings = waiting.explain(outcome.ranks, self.request.candidate.source)
+            raise failed
         self._look(outcome.replies)
         return outcome.replies
 

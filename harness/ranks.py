@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import compiler
+from harness import compiler, proc
 from harness.errors import SandboxError
 from harness.jail import Jail, prepare
 from harness.progress import Phase, ProgressBoard, Words
@@ -28,7 +28,7 @@ _SCRATCH_ROOT = Path("/dev/shm")  # shared memory: the exchange files and the cp
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """glibc gives every large tensor back to the kernel and takes it anew, page by page: a third of a correctness trial on
 the cpu platform, and a cost that changes with what else the machine does. All ranks are forks of such a process."""
-_LONGEST = 1.5
+_DEADLINES_IN_ALL = 1.5
 """A request ends after this many times its deadline even if the progress words keep changing."""
 _LOG_BYTES = 16 << 20
 """A log or a file of stacks is cut off when it has become larger."""
@@ -58,7 +58,8 @@ class Nursery:
         self.living: set[RankSet] = set()
         self._control, theirs = pair()
         fixed = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
-        flags = ["-B"] if sys.dont_write_bytecode else []
+        # Without -P the current folder would come first: some other checkout's harness.
+        flags = ["-P", *(["-B"] if sys.dont_write_bytecode else [])]
         self._log = (self.scratch / "forkserver.log").open("wb")
         self._process = subprocess.Popen(
             [
@@ -239,6 +240,8 @@ class RankOutcome:
     words: Words | None = None
     stack: tuple[Frame, ...] = ()
     """Of a silent rank, innermost first."""
+    busy: float = 0.0
+    """Of a silent rank: how much of a processor it used while it was looked at."""
 
     @property
     def ok(self) -> bool:
@@ -366,7 +369,7 @@ class RankSet:
             last_ns = max([last_ns, started_ns, *(w.at_ns for w in words if w.at_ns <= time.monotonic_ns())])
             phases = [w.phase for w in words]
             limit = deadline_s if isinstance(deadline_s, (int, float)) else max(map(deadline_s, phases))
-            longest = _LONGEST * limit
+            longest = _DEADLINES_IN_ALL * limit
             if callable(deadline_s) and now > max(last_ns / 1e9, looked) + _COMPILER_S:
                 looked = now
                 if compiler.at_work(self.pids):  # started by something that no hook of ours has seen
@@ -391,6 +394,7 @@ class RankSet:
     def _examine(self, silent: list[RankOutcome]) -> None:
         """The Python stack of each rank that did not answer; two looks, as the first may come between two frames."""
         looks: list[list[tuple[Frame, ...]]] = []
+        began, used = time.monotonic(), [proc.cpu_s(self.pids[o.rank]) for o in silent]
         for _ in range(2):
             offsets = [self._stack_size(o.rank) for o in silent]
             for outcome in silent:
@@ -398,8 +402,9 @@ class RankSet:
                     os.kill(self.pids[outcome.rank], signal.SIGUSR1)
             time.sleep(0.15)
             looks.append([self._read_stack(o.rank, at) for o, at in zip(silent, offsets, strict=True)])
-        for outcome, first, second in zip(silent, *looks, strict=True):
+        for outcome, first, second, before in zip(silent, *looks, used, strict=True):
             outcome.silent = True
+            outcome.busy = (proc.cpu_s(self.pids[outcome.rank]) - before) / (time.monotonic() - began)
             outcome.stack = second or first
 
     def _stack_size(self, rank: int) -> int:
@@ -423,27 +428,21 @@ class RankSet:
 
     def cpu_s(self) -> float:
         """Processor time that the ranks have used so far, all their threads together."""
-        return sum(map(_cpu_s, self.pids))
+        return sum(map(proc.cpu_s, self.pids))
 
     def delayed_s(self) -> float:
         """For how long, so far, the ranks have waited for a processor that somebody else had."""
-        return sum(map(_delayed_s, self.pids))
+        return sum(map(proc.delayed_s, self.pids))
 
     def started_cpu_s(self) -> float:
         """The same of living processes that the ranks have started: all others in their jail, or, without one, their
         descendants."""
-        ours, theirs = _pid_namespace(os.getpid()), _pid_namespace(self.pids[0])
-        parents, found = {}, []
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
-                    parents[int(entry.name)] = int(fields[1])
-                    if theirs != ours and _pid_namespace(int(entry.name)) == theirs:
-                        found.append(int(entry.name))
-        if theirs == ours:
-            found = [pid for pid in parents if any(p in self.pids for p in _ancestors(pid, parents))]
-        return sum(_cpu_s(pid) for pid in found if pid not in self.pids)
+        theirs = proc.namespace(self.pids[0])
+        if theirs == proc.namespace(os.getpid()):
+            started = proc.descendants(self.pids)
+        else:
+            started = {pid for pid in proc.parents() if proc.namespace(pid) == theirs}
+        return sum(map(proc.cpu_s, started.difference(self.pids)))
 
     def forget(self) -> None:
         """Let go of the ranks: with their channels closed they leave by themselves, at the latest with the nursery."""
@@ -460,33 +459,6 @@ class RankSet:
         self.forget()
         self._nursery.kill(self.name)
         shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def _delayed_s(pid: int) -> float:
-    """Of its main thread; 0 where the kernel does not say."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-def _cpu_s(pid: int) -> float:
-    try:
-        return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of a process, as clock_getcpuclockid makes it
-    except OSError:  # it has ended
-        return 0.0
-
-
-def _pid_namespace(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return ""
-
-
-def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
-    while (pid := parents.get(pid, 0)) > 1:
-        yield pid
 
 
 def parse_stack(text: str) -> tuple[Frame, ...]:

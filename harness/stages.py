@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import calibration, measure, platforms, policy, probing, roofline, store, stress
+from harness import calibration, measure, platforms, policy, probing, roofline, slots, store, stress
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import HarnessError, SandboxError
 from harness.pair import FailedError, Other, Pair
@@ -22,9 +21,7 @@ from harness.types import Evaluation, Measurement, Profile, RankProfile, Request
 from problems import catalogue
 
 OnStage = Callable[[Stage], None]
-_SLOTS, _FEW_SLOTS = 4, 2
-"""Distinct input sets that repeated calls go round; fewer where they are larger than any cache."""
-_LARGE_BYTES = 64 << 20
+_SLOTS, _FEW_SLOTS, _LARGE_BYTES = slots.MANY, slots.FEW, slots.LARGE_BYTES
 _TRACE_ITERATIONS = 5
 _PROFILER_S = 30.0
 """For starting and writing the trace: torch's profiler imports its compiler, seconds on a busy machine."""
@@ -167,7 +164,8 @@ class Run:
                 yield pair
             except FailedError as failed:
                 self._account("diagnosis")
-                failed.findings = probing.diagnose(pair, failed.wrong) if failed.wrong else ()
+                if failed.wrong is not None:
+                    failed.findings = probing.diagnose(pair, failed.wrong)
                 raise
             finally:
                 self._account("cleanup")
@@ -236,8 +234,7 @@ class Run:
         communicators."""
         for slot in range(min(self._request.trials, self._slots), self._slots):
             pair.give_inputs(slot)
-        # As many as a sample or a burst has calls: each finds its inputs in memory and not in a cache, and as given.
-        copies = math.ceil(measure.MAX_CALLS / self._slots) if self._slots == _SLOTS or self._writes else 1
+        copies = slots.copies(self._slots, self._writes)
         rotated = pair.ask_reference("rotate", {"copies": copies}, "copying inputs")
         pair.ask("rotate", {"copies": copies}, self._limits.first_call_s)
         return self._slots * copies, rotated[0]["communicators"]

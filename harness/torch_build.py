@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import cache, certainty, compiler, slim_headers
+from harness import built, cache, certainty, compiler, slim_headers
 from harness.certainty import Headers
 
 
@@ -152,7 +152,7 @@ class _Processes:
 
 def _compile(processes: _Processes, unit: Unit, *, slim: bool) -> None:
     """The unit's object, with the small set of headers or with all."""
-    keep = compiler.keep_ptx(unit.source.with_name(f"ptx_{unit.source.stem}")) if unit.source.suffix == ".cu" else []
+    keep = built.keep_ptx(unit.source.with_name(f"ptx_{unit.source.stem}")) if unit.source.suffix == ".cu" else []
     if slim:
         # The check's answer is wanted first where cores are few.
         code, output = processes.run(["nice", *unit.variant(["-c"], unit.object, unit.slim_flags), *keep])

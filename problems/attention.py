@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from problems.spec import Case, RankContext, Subgroups
+from problems.spec import Arguments, Case, RankContext, Subgroups
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +29,12 @@ class Sizes:
         return self.batch * self.seq
 
     @property
+    def channels(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
     def elements(self) -> int:
-        return self.tokens * self.heads * self.head_dim
+        return self.tokens * self.channels
 
 
 def sizes(case: Case, world_size: int, seq_shards: int = 1) -> Sizes:
@@ -84,6 +88,23 @@ def pairs(seq: int, masked: bool) -> float:
 def maybe_causal(case: Case, published: bool = True) -> bool:
     """Whether `causal` is, or where it is drawn may be, set: what a floor has to suppose."""
     return case.name != "pkb" or published
+
+
+def attention_flops(case: Case, size: Sizes, seq: int) -> float:
+    """Of exact attention over a whole sequence of `seq`, all heads."""
+    return 4 * size.batch * size.channels * pairs(seq, maybe_causal(case))
+
+
+def layer_flops(case: Case, size: Sizes, shards: int) -> float:
+    """Of an attention layer with its four projections, over a sequence in so many parts of `size`."""
+    return 8 * shards * size.tokens * size.channels**2 + attention_flops(case, size, size.seq * shards)
+
+
+def layer_options(case: Case, ctx: RankContext, size: Sizes, group: int) -> Arguments:
+    """What follows the tensors in the arguments of an attention layer on two kinds of ranks: heads, scale, mask, the
+    groups of `group` neighbours and those across them."""
+    scale, causal = draw_scale(case, ctx, size.head_dim), draw_causal(case, ctx)
+    return size.heads, scale, causal, neighbours(ctx.world_size, group), across(ctx.world_size, group)
 
 
 def halves(world_size: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from problems.routing import (
     one_hot,
     plan,
     published_plan,
-    uneven_experts,
+    uneven_rows,
 )
 from problems.spec import Arguments, Case, Problem, RankContext, Work
 
@@ -93,13 +93,6 @@ def work(case: Case, world_size: int, element_bytes: int) -> Work:
     )
 
 
-def illegal(case: Case, world_size: int) -> str | None:
-    experts, rows = experts_of(case, world_size), case["m"] * case["top_k"]
-    if case.name == "pkb" and rows % max(experts, 1):
-        return f"{rows} rows do not divide evenly over {experts} experts"
-    return uneven_experts(case, world_size)
-
-
 PROBLEM = Problem(
     title="Expert dispatch: permute tokens by expert, all-to-all, regroup by local expert",
     family="expert",
@@ -119,6 +112,6 @@ PROBLEM = Problem(
     tolerance="exact",
     repair="Published splits and counts are equal and contradict the mask, so that rows reach ranks that do not own "
     "their expert; `default` derives them from all ranks' masks, with skewed routing and experts without tokens.",
-    illegal=illegal,
+    illegal=uneven_rows,
     changing=(0,),
 )

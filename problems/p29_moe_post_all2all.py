@@ -17,7 +17,7 @@ from problems.routing import (
     one_hot,
     plan,
     published_plan,
-    uneven_experts,
+    uneven_rows,
 )
 from problems.spec import Arguments, Case, Problem, RankContext, Work
 
@@ -105,13 +105,6 @@ def work(case: Case, world_size: int, element_bytes: int) -> Work:
     )
 
 
-def illegal(case: Case, world_size: int) -> str | None:
-    experts, rows = experts_of(case, world_size), case["m"] * case["top_k"]
-    if case.name == "pkb" and rows % experts:
-        return f"{rows} rows do not divide evenly over {experts} experts"
-    return uneven_experts(case, world_size)
-
-
 PROBLEM = Problem(
     title="Expert combine: undo the grouping, all-to-all back, weighted sum per token",
     family="expert",
@@ -131,6 +124,6 @@ PROBLEM = Problem(
     tolerance="rounding",
     repair="Published splits and counts are equal and contradict the routing, so that rows have nothing to do with the "
     "token they are added to; `default` derives them from all ranks' skewed routing, with experts without tokens.",
-    illegal=illegal,
+    illegal=uneven_rows,
     changing=(0, 1),
 )

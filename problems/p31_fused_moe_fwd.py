@@ -8,16 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import linear, silu
 
-from problems.routing import (
-    experts_of,
-    forward_work,
-    network,
-    published_network,
-    published_router,
-    router,
-    uneven_experts,
-    unsure_tokens,
-)
+from problems.routing import experts_of, forward_inputs, forward_work, uneven_experts, unsure_tokens
 from problems.spec import Arguments, Case, Problem, RankContext, Work
 
 
@@ -75,12 +66,7 @@ def reference(
 
 
 def inputs(case: Case, ctx: RankContext) -> Arguments:
-    m, n, top_k, experts = case["m"], case["n"], case["top_k"], experts_of(case, ctx.world_size)
-    if case.name == "pkb":
-        tokens, layers = published_router(ctx, m, n, experts), published_network(ctx, n, case["inner"])
-    else:
-        tokens, layers = router(ctx, m, n, experts, top_k, ctx.world_size), network(ctx, n, case["inner"])
-    return *tokens, *layers, experts, top_k, None
+    return forward_inputs(case, ctx, experts_of(case, ctx.world_size), case["top_k"], ctx.world_size)
 
 
 def work(case: Case, world_size: int, element_bytes: int) -> Work:

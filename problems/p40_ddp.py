@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from problems.spec import Arguments, Case, Problem, RankContext, Work
-from problems.training import adam_arguments, batch, moments, network, parameters, sizes_of_moments
+from problems.training import adam_arguments, batch, moments, network, parameters, sizes_of_moments, step_flops
 
 
 def gradients(
@@ -106,7 +106,7 @@ def work(case: Case, world_size: int, element_bytes: int) -> Work:
     in_elements = 2 * count if case.name == "pkb" else 3 * count
     several = world_size > 1
     return Work(
-        flops=net.flops + (count * (world_size - 1) + 13 * count) / world_size,
+        flops=step_flops(net, world_size),
         hbm_bytes=(read + 3 * count + net.data) * element_bytes,
         link_out_bytes=several * out_elements * element_bytes,
         link_in_bytes=several * in_elements * element_bytes,

@@ -5,8 +5,8 @@ part of the optimiser's state; it updates that part of the parameters, and the r
 import torch
 import torch.distributed as dist
 
-from problems.spec import Arguments, Case, Problem, RankContext, Work
-from problems.training import adam_arguments, batch, moments, network, parameters, sizes_of_moments, uneven_parameters
+from problems.spec import Problem
+from problems.training import sharded_state_inputs, sharded_state_work, uneven_parameters
 
 # torch 2.13 renames the call and warns about the old name.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -88,41 +88,14 @@ def reference(
     return *unflatten(updated, weights), m, v
 
 
-def inputs(case: Case, ctx: RankContext) -> Arguments:
-    net, hyper = network(case, ctx.world_size, even=True), adam_arguments(case, ctx)
-    x, y = batch(case, ctx, net)
-    weights = parameters(case, ctx, net)
-    part = net.parameters // ctx.world_size
-    return x, y, *weights, *moments(case, ctx, hyper, sizes_of_moments(ctx, part), part), *hyper
-
-
-def work(case: Case, world_size: int, element_bytes: int) -> Work:
-    net = network(case, world_size, even=True)
-    count, part = net.parameters, net.parameters // world_size
-    others = count - part
-    # Rank 0 reads the parameters, and everybody writes the updated ones; moments that are known to be 0 are not read.
-    moments_read = 0 if case.name == "pkb" else 2 * part
-    # Out of rank 0: the parameters, of its own part updated ones, and what the others' parts of the gradient need, as
-    # gradients or as the rows that they come from. Into each other rank: the others' updated parameters and, for its
-    # own part, at least parameters and gradients.
-    out_elements = count + min(others, net.data) if world_size > 1 else 0
-    in_elements = count + part if world_size > 1 else 0
-    return Work(
-        flops=net.flops + (count * (world_size - 1) + 13 * count) / world_size,
-        hbm_bytes=(2 * count + moments_read + 2 * part + net.data) * element_bytes,
-        link_out_bytes=out_elements * element_bytes,
-        link_in_bytes=in_elements * element_bytes,
-    )
-
-
 PROBLEM = Problem(
     title="ZeRO stage 1 step: whole gradients, sharded Adam state",
     family="fsdp_zero",
     source="DeepSpeed",
     tags=("optimizer", "gemm", "broadcast", "all_reduce", "all_gather"),
     reference=reference,
-    inputs=inputs,
-    work=work,
+    inputs=sharded_state_inputs,
+    work=sharded_state_work,
     cases={
         "pkb": {"m": 1024, "n": 1024},
         "default": {"m": 1024, "n": 1024},

@@ -8,14 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import linear, silu
 
-from problems.routing import (
-    forward_work,
-    network,
-    published_network,
-    published_router,
-    router,
-    unsure_tokens,
-)
+from problems.routing import forward_inputs, forward_work, unsure_tokens
 from problems.spec import Arguments, Case, Problem, RankContext, Work
 
 
@@ -77,12 +70,8 @@ def choices_per_token(case: Case, world_size: int) -> int:
 
 
 def inputs(case: Case, ctx: RankContext) -> Arguments:
-    m, n, experts, top_k = case["m"], case["n"], ctx.world_size, choices_per_token(case, ctx.world_size)
-    if case.name == "pkb":
-        tokens, layers = published_router(ctx, m, n, experts), published_network(ctx, n, case["inner"])
-    else:
-        tokens, layers = router(ctx, m, n, experts, top_k, experts), network(ctx, n, case["inner"])
-    return *tokens, *layers, experts, top_k, None
+    experts = ctx.world_size
+    return forward_inputs(case, ctx, experts, choices_per_token(case, experts), experts)
 
 
 def work(case: Case, world_size: int, element_bytes: int) -> Work:

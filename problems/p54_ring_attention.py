@@ -6,7 +6,7 @@ Long-context training computes exact attention this way without ever holding the
 import torch
 import torch.distributed as dist
 
-from problems.attention import draw_causal, draw_keys_and_values, draw_queries, draw_scale, maybe_causal, pairs, sizes
+from problems.attention import attention_flops, draw_causal, draw_keys_and_values, draw_queries, draw_scale, sizes
 from problems.spec import Arguments, Case, Problem, RankContext, Work
 
 
@@ -87,10 +87,9 @@ def inputs(case: Case, ctx: RankContext) -> Arguments:
 
 def work(case: Case, world_size: int, element_bytes: int) -> Work:
     size = sizes(case, world_size, world_size)
-    whole = pairs(size.seq * world_size, maybe_causal(case))
     n = size.elements
     return Work(
-        flops=4 * size.batch * size.heads * size.head_dim * whole / world_size,
+        flops=attention_flops(case, size, size.seq * world_size) / world_size,
         hbm_bytes=4 * n * element_bytes,
         # Rank 0's keys and values matter to all others: they leave once (multicast), or, to one other rank, its answer.
         link_out_bytes=min(2, world_size - 1) * n * element_bytes,

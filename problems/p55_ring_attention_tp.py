@@ -8,17 +8,7 @@ order).
 import torch
 import torch.distributed as dist
 
-from problems.attention import (
-    across,
-    draw_causal,
-    draw_scale,
-    halves,
-    maybe_causal,
-    neighbours,
-    pairs,
-    projections,
-    sizes,
-)
+from problems.attention import halves, layer_flops, layer_options, projections, sizes
 from problems.spec import Arguments, Case, Problem, RankContext, Work
 
 
@@ -107,25 +97,16 @@ def reference(
 def inputs(case: Case, ctx: RankContext) -> Arguments:
     tp, cp = halves(ctx.world_size)
     size = sizes(case, ctx.world_size, cp)
-    channels = size.heads * size.head_dim
+    channels = size.channels
     hidden = ctx.stream(f"part {ctx.rank // tp}").randn(size.batch, size.seq, channels)
     weights = projections(case, ctx.stream(f"heads {ctx.rank % tp}"), channels, channels // tp, size.seq * cp)
-    return (
-        hidden,
-        *weights,
-        size.heads,
-        draw_scale(case, ctx, size.head_dim),
-        draw_causal(case, ctx),
-        neighbours(ctx.world_size, tp),
-        across(ctx.world_size, tp),
-    )
+    return hidden, *weights, *layer_options(case, ctx, size, tp)
 
 
 def work(case: Case, world_size: int, element_bytes: int) -> Work:
     tp, cp = halves(world_size)
     size = sizes(case, world_size, cp)
-    channels, n = size.heads * size.head_dim, size.elements
-    whole = pairs(size.seq * cp, maybe_causal(case))
+    channels, n = size.channels, size.elements
     weights = 4 * channels**2 // tp
     # To its tensor-parallel peer a rank sends its share of the output, or of the attention and w_o, or its weights. A
     # context-parallel rank's tokens matter to the others': they leave at least once, from either of two peers.
@@ -133,7 +114,7 @@ def work(case: Case, world_size: int, element_bytes: int) -> Work:
     if cp > 1:
         link = max(link, n // tp)
     return Work(
-        flops=(8 * cp * size.tokens * channels**2 + 4 * size.batch * channels * whole) / world_size,
+        flops=layer_flops(case, size, cp) / world_size,
         hbm_bytes=(weights + 2 * n) * element_bytes,
         link_out_bytes=link * element_bytes,
         link_in_bytes=link * element_bytes,

@@ -7,17 +7,7 @@ next. Rank r is context-parallel rank r % cp of stage r // cp (Megatron's order)
 import torch
 import torch.distributed as dist
 
-from problems.attention import (
-    across,
-    draw_causal,
-    draw_scale,
-    halves,
-    maybe_causal,
-    neighbours,
-    pairs,
-    projections,
-    sizes,
-)
+from problems.attention import halves, layer_flops, layer_options, projections, sizes
 from problems.spec import Arguments, Case, Problem, RankContext, Work
 
 
@@ -108,30 +98,21 @@ def reference(
 def inputs(case: Case, ctx: RankContext) -> Arguments:
     _, cp = halves(ctx.world_size)
     size = sizes(case, ctx.world_size, cp)
-    channels, stage, part = size.heads * size.head_dim, ctx.rank // cp, ctx.rank % cp
+    channels, stage, part = size.channels, ctx.rank // cp, ctx.rank % cp
     # As published a later stage is given the same hidden states, which it has no use for; elsewhere others.
     source = ctx.stream(f"part {part}") if case.name == "pkb" else ctx
     weights = projections(case, ctx.stream(f"stage {stage}"), channels, channels, size.seq * cp)
-    return (
-        source.randn(size.batch, size.seq, channels),
-        *weights,
-        size.heads,
-        draw_scale(case, ctx, size.head_dim),
-        draw_causal(case, ctx),
-        neighbours(ctx.world_size, cp),
-        across(ctx.world_size, cp),
-    )
+    return source.randn(size.batch, size.seq, channels), *weights, *layer_options(case, ctx, size, cp)
 
 
 def work(case: Case, world_size: int, element_bytes: int) -> Work:
     pp, cp = halves(world_size)
     size = sizes(case, world_size, cp)
-    channels, n = size.heads * size.head_dim, size.elements
-    whole = pairs(size.seq * cp, maybe_causal(case))
+    channels, n = size.channels, size.elements
     # The first rank's hidden states matter to others and leave at least once; the last rank's output hangs on them.
     link = n * element_bytes if world_size > 1 else 0
     return Work(
-        flops=pp * (8 * cp * size.tokens * channels**2 + 4 * size.batch * channels * whole) / world_size,
+        flops=pp * layer_flops(case, size, cp) / world_size,
         hbm_bytes=(4 * channels**2 + 2 * n) * element_bytes,
         link_out_bytes=link,
         link_in_bytes=link,

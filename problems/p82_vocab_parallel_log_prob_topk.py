@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from problems import vocabulary
-from problems.spec import Arguments, Case, Problem, RankContext, Work
+from problems.spec import Arguments, Case, Problem, RankContext
 
 # torch 2.13 renamed the call and warns on every use of the old name; earlier versions know only that.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -93,44 +93,16 @@ def inputs(case: Case, ctx: RankContext) -> Arguments:
     return *vocabulary.logits_and_targets(case, ctx), None, *vocabulary.filters(case, ctx)
 
 
-def work(case: Case, world_size: int, element_bytes: int) -> Work:
-    tokens, columns = case["batch"] * vocabulary.sequence(case, world_size), vocabulary.width(case, world_size)
-    # At the very least each token's result is made known to all by one rank. With top-k little else needs to travel.
-    link = tokens * element_bytes
-    return Work(
-        flops=tokens * columns,  # one comparison
-        hbm_bytes=tokens * (columns * element_bytes + 8 + max(element_bytes, 4)),
-        link_out_bytes=link / world_size if world_size > 1 else 0,
-        link_in_bytes=link * (world_size - 1) / world_size,
-    )
-
-
-# Masses as near to top_p as this, and equal logits of which only some are kept, leave a token's kept set open.
-MARGIN = 2e-3
-
-
-def _open(rows: torch.Tensor, top_k: int | None, top_p: float) -> torch.Tensor:
-    """For each row, whether it hangs on a rounding or on the order of equal logits what is kept."""
-    if top_p >= 1:
-        return rows.new_zeros(len(rows), dtype=torch.bool)
-    highest, _, before = _by_height(rows, _kept(rows, top_k, 1.0))
-    near = ((before - top_p).abs() < MARGIN) & highest.isfinite()
-    within = before < top_p
-    within[:, 0] = True
-    split = within[:, :-1] & ~within[:, 1:] & (highest[:, :-1] == highest[:, 1:])
-    return near[:, 1:].any(dim=-1) | split.any(dim=-1)
-
-
 def unsure(
     oracle: torch.Tensor, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, *options: Any
 ) -> torch.Tensor:
-    batch, tokens, columns = vocab_parallel_logits.shape
     tp_group, top_k, top_p = options[:3]
-    rows = _token_rows(vocab_parallel_logits.reshape(batch * tokens, columns), tp_group)
-    own = _open(rows, top_k, top_p).to(torch.uint8)
-    result = own.new_empty(batch * tokens)
+    rows = _token_rows(vocab_parallel_logits.flatten(0, 1), tp_group)
+    heights, _, before = _by_height(rows, _kept(rows, top_k, 1.0))
+    own = vocabulary.open_rows(heights, before, top_p).to(torch.uint8)
+    result = own.new_empty(target.numel())
     all_gather(result, own, group=tp_group)
-    return result.view(batch, tokens).bool()
+    return result.view(target.shape).bool()
 
 
 PROBLEM = Problem(
@@ -140,7 +112,7 @@ PROBLEM = Problem(
     tags=("all_to_all", "all_gather", "loss"),
     reference=reference,
     inputs=inputs,
-    work=work,
+    work=vocabulary.filtered_work,
     cases={
         "pkb": {"batch": 2, "tokens": 8, "vocabulary": 256},
         "default": {"batch": 2, "tokens": 1024, "vocabulary": 32768},

@@ -4,6 +4,7 @@ Reinforcement learning on language models: the backward pass of the policy's log
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -116,38 +117,20 @@ def inputs(case: Case, ctx: RankContext) -> Arguments:
 
 def work(case: Case, world_size: int, element_bytes: int) -> Work:
     tokens, columns = case["batch"] * vocabulary.sequence(case, world_size), vocabulary.width(case, world_size)
-    # At the very least each token's sum is made known to all by one rank. With top-k little else needs to travel.
-    link = tokens * element_bytes
-    return Work(
-        flops=tokens * columns,  # one comparison
+    # A row of gradients in place of a log-probability.
+    return replace(
+        vocabulary.filtered_work(case, world_size, element_bytes),
         hbm_bytes=tokens * (columns * (element_bytes + max(element_bytes, 4)) + 8 + element_bytes),
-        link_out_bytes=link / world_size if world_size > 1 else 0,
-        link_in_bytes=link * (world_size - 1) / world_size,
     )
-
-
-# Masses as near to top_p as this, and equal logits of which only some are kept, leave a token's kept set open.
-MARGIN = 2e-3
-
-
-def _open(rows: torch.Tensor, top_k: int | None, top_p: float) -> torch.Tensor:
-    """For each row, whether it hangs on a rounding or on the order of equal logits what is kept."""
-    if top_p >= 1:
-        return rows.new_zeros(len(rows), dtype=torch.bool)
-    highest, _, before = _by_height(rows, _kept(rows, top_k, 1.0))
-    near = ((before - top_p).abs() < MARGIN) & highest.isfinite()
-    within = before < top_p
-    within[:, 0] = True
-    split = within[:, :-1] & ~within[:, 1:] & (highest[:, :-1] == highest[:, 1:])
-    return near[:, 1:].any(dim=-1) | split.any(dim=-1)
 
 
 def unsure(oracle: torch.Tensor, vocab_parallel_logits: torch.Tensor, *others: Any) -> torch.Tensor:
     batch, tokens, columns = vocab_parallel_logits.shape
     _, _, tp_group, top_k, top_p = others[:5]
-    ranks = dist.get_world_size(tp_group)
-    own = _open(_token_rows(vocab_parallel_logits.reshape(-1, columns), tp_group), top_k, top_p).to(torch.uint8)
-    everyone = [torch.empty_like(own) for _ in range(ranks)]
+    rows = _token_rows(vocab_parallel_logits.flatten(0, 1), tp_group)
+    heights, _, before = _by_height(rows, _kept(rows, top_k, 1.0))
+    own = vocabulary.open_rows(heights, before, top_p).to(torch.uint8)
+    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(tp_group))]
     dist.all_gather(everyone, own, group=tp_group)
     return torch.cat(everyone).bool().view(batch, tokens, 1).expand(batch, tokens, columns)
 

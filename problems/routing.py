@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from problems.spec import Case, RankContext, Work
+from problems.spec import Arguments, Case, RankContext, Work
 
 
 def experts_of(case: Case, world_size: int) -> int:
@@ -23,6 +23,15 @@ def uneven_experts(case: Case, world_size: int) -> str | None:
     """Why every rank cannot own as many experts, or None if it can."""
     experts = experts_of(case, world_size)
     return f"{experts} experts do not divide evenly over {world_size} ranks" if experts % world_size else None
+
+
+def uneven_rows(case: Case, world_size: int) -> str | None:
+    """Why a rank's rows, one for each choice, cannot go to the experts as the case has it, or None if they can: as
+    published every expert gets as many."""
+    experts, rows = experts_of(case, world_size), case["m"] * case["top_k"]
+    if case.name == "pkb" and rows % experts:
+        return f"{rows} rows do not divide evenly over {experts} experts"
+    return uneven_experts(case, world_size)
 
 
 def guaranteed(tokens: int, top_k: int, owners: int) -> tuple[int, int]:
@@ -165,6 +174,18 @@ def published_network(ctx: RankContext, hidden: int, inner: int) -> Network:
         return made
 
     return layer(hidden, inner), layer(hidden, inner), layer(inner, hidden)
+
+
+def forward_inputs(
+    case: Case, ctx: RankContext, experts: int, top_k: int, owners: int, expert: RankContext | None = None
+) -> Arguments:
+    """Of a mixture-of-experts forward pass with one gated network on each of `owners` ranks: hidden states, router,
+    network, `experts`, `top_k` and the group. Except as published the network is drawn from `expert`, for ranks that
+    hold the same one; from the rank's own stream if it is None."""
+    m, n, inner = case["m"], case["n"], case["inner"]
+    if case.name == "pkb":
+        return *published_router(ctx, m, n, experts), *published_network(ctx, n, inner), experts, top_k, None
+    return *router(ctx, m, n, experts, top_k, owners), *network(expert or ctx, n, inner), experts, top_k, None
 
 
 def forward_work(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from problems.spec import Case, RankContext
+from problems.spec import Arguments, Case, RankContext, Work
 
 
 def clips(case: Case, ctx: RankContext) -> bool:
@@ -132,3 +132,38 @@ def moments(
 def sizes_of_moments(ctx: RankContext, *shape: int) -> torch.Tensor:
     """Of single gradients: two decades, up to what the network's weights get from `batch`."""
     return 10 ** ctx.uniform(*shape, low=-3.0, high=-1.0, dtype=torch.float32)
+
+
+def step_flops(net: Network, world_size: int) -> float:
+    """Of gradients on every rank, and of their sum over ranks and Adam's update, which the ranks share."""
+    count = net.parameters
+    return net.flops + (count * (world_size - 1) + 13 * count) / world_size
+
+
+def sharded_state_inputs(case: Case, ctx: RankContext) -> Arguments:
+    """Of a step in which every rank has all parameters and an equal part of the moments (ZeRO stages 1 and 2)."""
+    net, hyper = network(case, ctx.world_size, even=True), adam_arguments(case, ctx)
+    x, y = batch(case, ctx, net)
+    weights = parameters(case, ctx, net)
+    part = net.parameters // ctx.world_size
+    return x, y, *weights, *moments(case, ctx, hyper, sizes_of_moments(ctx, part), part), *hyper
+
+
+def sharded_state_work(case: Case, world_size: int, element_bytes: int) -> Work:
+    """Of such a step. It returns all parameters and the rank's part of the moments."""
+    net = network(case, world_size, even=True)
+    count, part = net.parameters, net.parameters // world_size
+    others = count - part
+    # Rank 0 reads the parameters, and everybody writes the updated ones; moments that are known to be 0 are not read.
+    moments_read = 0 if case.name == "pkb" else 2 * part
+    # Out of rank 0: the parameters, of its own part updated ones, and what the others' parts of the gradient need, as
+    # gradients or as the rows that they come from. Into each other rank: the others' updated parameters and, for its
+    # own part, at least parameters and gradients.
+    out_elements = count + min(others, net.data) if world_size > 1 else 0
+    in_elements = count + part if world_size > 1 else 0
+    return Work(
+        flops=step_flops(net, world_size),
+        hbm_bytes=(2 * count + moments_read + 2 * part + net.data) * element_bytes,
+        link_out_bytes=out_elements * element_bytes,
+        link_in_bytes=in_elements * element_bytes,
+    )

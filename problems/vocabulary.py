@@ -1,13 +1,14 @@
 """What the problems over a sharded vocabulary share: widths of shards, and logits of which filters leave a few.
 
-For `inputs`, `work` and `illegal` only. A `reference` is shown to models on its own and must not import from here.
+For `inputs`, `work`, `illegal` and `unsure` only, and without collectives. A `reference` is shown to models on its own
+and must not import from here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from problems.spec import Case, RankContext
+from problems.spec import Case, RankContext, Work
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 HEADS = 14
 """Logits per token that stand out from the rest."""
 _DRAWS = 4
+_MARGIN = 2e-3
+"""Masses as near to top_p as this leave a token's kept set open."""
 
 
 def width(case: Case, world_size: int) -> int:
@@ -120,6 +123,31 @@ def _profiles(common: RankContext, count: int) -> torch.Tensor:
     order = torch.arange(_DRAWS, device=gaps.device)[:, None]
     best = (margin.clamp_max(0.02) - 1e-6 * order).argmax(0)
     return heights.gather(0, best[None, :, None].expand(1, count, HEADS)).squeeze(0).float()
+
+
+def filtered_work(case: Case, world_size: int, element_bytes: int) -> Work:
+    """Floor of one number for each token's logits, after filters."""
+    tokens, columns = case["batch"] * sequence(case, world_size), width(case, world_size)
+    # At the very least each token's number is made known to all by one rank. With top-k little else needs to travel.
+    link = tokens * element_bytes
+    return Work(
+        flops=tokens * columns,  # one comparison
+        hbm_bytes=tokens * (columns * element_bytes + 8 + max(element_bytes, 4)),
+        link_out_bytes=link / world_size if world_size > 1 else 0,
+        link_in_bytes=link * (world_size - 1) / world_size,
+    )
+
+
+def open_rows(heights: torch.Tensor, before: torch.Tensor, top_p: float) -> torch.Tensor:
+    """bool (rows,): whether it hangs on a rounding or on the order of equal logits what top-p keeps of a row. Given are
+    (rows, n), of what top-k has kept, the logits in descending order and the probability of all before each."""
+    if top_p >= 1:
+        return heights.new_zeros(len(heights)).bool()
+    near = ((before - top_p).abs() < _MARGIN) & heights.isfinite()
+    within = before < top_p
+    within[:, 0] = True
+    split = within[:, :-1] & ~within[:, 1:] & (heights[:, :-1] == heights[:, 1:])
+    return near[:, 1:].any(dim=-1) | split.any(dim=-1)
 
 
 def _add(logits: torch.Tensor, places: torch.Tensor, values: torch.Tensor, rank: int) -> None:

@@ -69,6 +69,15 @@ def test_both_messages_say_what_they_must(folder: Path) -> None:
     assert "\n\n\n" not in system.text + task.text
 
 
+def test_only_where_arguments_are_updated_it_is_said_what_reports_call_them(folder: Path) -> None:
+    said = "`out[0]` is what `solution` returned and `out[1][k]` what the k-th of these holds"
+    (_, task), _ = render(**facts(entry=catalogue.find(30)), folder=folder)
+    assert "must also update `grad_fc1_1_lora_A`, `grad_fc1_2_lora_A`, `grad_fc2_lora_B` in place" in task.text
+    assert said in task.text
+    (_, task), _ = render(**facts(), folder=folder)
+    assert "must also update" not in task.text and "out[" not in task.text
+
+
 def test_unknown_facts_are_left_out(folder: Path) -> None:
     (folder / "backends" / "cpp.md").write_text("page")
     cpu = Topology(platform="cpu", devices=("cpu",), summary="16 cores")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import compiler, kit, policy, torch_build
+from harness import built, compiler, kit, policy, torch_build
 from harness.platforms.cuda import Cuda
 from harness.policy import PolicyError, allowed, check_object, names_nccl, violation
 
@@ -208,14 +208,14 @@ def test_ptx_is_judged_though_the_library_hides_it(instruction, wrong, tmp_path,
     source, library = tmp_path / "k.cu", tmp_path / "k.so"
     source.write_text(DEVICE % instruction)
     command = Cuda().compile_command(source, library, ["-Xfatbin", "-compress-all"])
-    code, output = compiler.run([*command, *compiler.keep_ptx(tmp_path / "ptx")])
+    code, output = compiler.run([*command, *built.keep_ptx(tmp_path / "ptx")])
     assert code == 0, output
     check_object(library)  # by itself it says nothing
     if wrong:
         with pytest.raises(PolicyError, match=instruction):
-            compiler.check_built(library, frozenset())
+            built.check(library, frozenset())
     else:
-        compiler.check_built(library, frozenset())
+        built.check(library, frozenset())
     assert not (tmp_path / "ptx").exists()
 
 
@@ -231,7 +231,7 @@ def test_an_extension_keeps_its_ptx_until_it_is_judged(slim, tmp_path):
         torch_build._compile(processes, unit, slim=slim)
     check_object(tmp_path / "cuda.o")  # by itself it says nothing
     with pytest.raises(PolicyError, match=r"multimem\.ld_reduce"):
-        compiler.check_built(tmp_path / "cuda.o", frozenset())
+        built.check(tmp_path / "cuda.o", frozenset())
 
 
 @needs_nvcc

@@ -1,0 +1,76 @@
+"""Processes as /proc shows them: who is whose child, and how much processor time they had. Standard library only.
+
+They may be somebody else's, may call themselves what they like and may end at any moment: one that is gone has no name,
+no namespace and no time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def parents() -> dict[int, int]:
+    """Of every process that can be seen: pid -> its parent's. One that has ended and not been waited for is there."""
+    found = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name in parentheses may hold anything; the parent is the second field after the last one.
+                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                found[int(entry.name)] = int(fields[1])
+    return found
+
+
+def children(pid: int) -> list[int]:
+    return [child for child, parent in parents().items() if parent == pid]
+
+
+def descendants(pids: Iterable[int]) -> set[int]:
+    """Children of these processes, their children and so on."""
+    by_parent: dict[int, list[int]] = {}
+    for child, parent in parents().items():
+        by_parent.setdefault(parent, []).append(child)
+    found: set[int] = set()
+    waiting = list(pids)
+    while waiting:
+        new = [child for child in by_parent.get(waiting.pop(), ()) if child not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def name(pid: int) -> str:
+    """Of its program, at most 15 characters."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").removesuffix("\n")
+    except OSError:
+        return ""
+
+
+def namespace(pid: int) -> str:
+    """Which pid namespace it is in."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of all its threads so far."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of a process, as clock_getcpuclockid makes it
+    except OSError:
+        return 0.0
+
+
+def delayed_s(pid: int) -> float:
+    """For how long its main thread has waited for a processor that somebody else had; 0 where the kernel does not
+    say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
