@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from harness.rank import Handler
     from harness.reference_rank import ReferenceRank
 
+_DENSE = 0.5
+"""Share of what hangs on a rank that must be wrong for that to be the reason."""
 _NO_INFLUENCE = 0.2
 """Share of what should have changed from which on it matters that it has not."""
 
@@ -90,22 +92,28 @@ class Explainer:
             Supposition(**message["supposition"]), self._padded(known.arguments),
             lambda slot: owner.slots[slot].arguments, owner.oracle,
         )  # fmt: skip
+        return self._as_supposed(output, known.right, supposed, message["check"])
+
+    def _as_supposed(self, output: Any, right: Any, supposed: Any, check: str) -> dict[str, Any]:
+        """Whether an output's wrong elements are as they would be under a supposition."""
         if output is None or supposed is None:
             return {"holds": None if output is None else False, "firm": False}
-        expected, oracle, unsure = known.right
+        expected, oracle, unsure = right
         holds, firm = True, False
         tensors = pairs(sure(output, unsure), sure(expected, unsure), sure(oracle, unsure), "out")
-        for (_, out, ref, true), (_, _, _, other) in zip(
-            tensors, pairs(output, expected, supposed, "out"), strict=True
-        ):
-            judged = self._judge(out, ref, true, message["check"])
+        others = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in ring.tensors(supposed)]
+        if len(others) != len(tensors):
+            return {"holds": False, "firm": False}
+        for (_, out, ref, true), other in zip(tensors, others, strict=True):
+            judged = self._judge(out, ref, true, check)
             if not judged.wrong:
                 continue
-            if other.is_complex():
-                other = torch.view_as_real(other.resolve_conj())
             bad, allowed = judged.inaccurate(), judged.bound.max_error
-            near = ((judged.out.double() - other.double()).abs() <= allowed) if other.shape == bad.shape else ~bad
-            holds &= float(near[bad].double().mean()) >= provenance.MOST
+            if other.shape != bad.shape:
+                return {"holds": False, "firm": False}
+            is_, would = judged.out.double()[bad], other.double()[bad]
+            near = ((is_ - would).abs() <= allowed) | (is_ == would) | (is_.isnan() & would.isnan())
+            holds &= float(near.double().mean()) >= provenance.MOST
             firm |= int(bad.sum()) >= 4 or allowed <= 1e-3 * float(judged.truth.abs().max())
         return {"holds": holds, "firm": firm}
 
@@ -173,9 +181,10 @@ class Explainer:
             moved = (true.double() - former.double()).abs()
             must, may = moved > 4 * judged.bound.max_error, moved > 0
             has = (out != before) & ~(out.isnan() & before.isnan())
-            facts += [
-                _as_json(path, region, fact) for region, fact in _sway(must, may, has, rank, owner.state.world_size)
-            ]
+            found = _sway(must, may, has, rank, owner.state.world_size)
+            if rank != owner.state.rank and judged.wrong:
+                found += _boundary(judged.inaccurate(), may, rank, owner.state.world_size)
+            facts += [_as_json(path, region, fact) for region, fact in found]
         return {"facts": facts}
 
     def _read(self, tree: Any, known: Any) -> Any:
@@ -211,6 +220,19 @@ def _sway(
                 f"with rank {rank}'s numbers changed it changed", peer=rank,
             )))  # fmt: skip
     return found
+
+
+def _boundary(bad: torch.Tensor, may: torch.Tensor, rank: int, world_size: int) -> list[tuple[Region, Fact]]:
+    """If what is wrong is what hangs on one other rank's inputs, and nothing else is."""
+    if float(may.double().mean()) > 0.9 or float((bad & may).sum()) < 0.99 * float(bad.sum()):
+        return []
+    if float(bad.sum()) < _DENSE * float(may.sum()):
+        return []
+    text = (
+        "wrong just where rank {peer}'s inputs enter: what is taken over from that neighbour (a halo, an edge, a shard)"
+    )
+    evidence = f"with rank {rank}'s numbers changed, what is right changes there and nowhere else"
+    return [(region, Fact("neighbour's data", text, evidence, peer=rank)) for region in regions.find(bad, world_size)]
 
 
 def _same(a: Any, b: Any) -> bool:

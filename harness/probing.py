@@ -44,7 +44,7 @@ def diagnose(pair: Pair, wrong: Wrong) -> tuple[Finding, ...]:
     except SandboxError as error:  # the reference's ranks are replaced; the verdict stands
         text = f"the diagnosis broke off: {str(error).splitlines()[0]}"
         left = (*left, Finding(cause="not diagnosed", text=text, certain=False))
-    return (*certain, *left)
+    return (*certain, *(finding for finding in left if not certain or finding.cause != "unknown"))
 
 
 def _suppose(pair: Pair, wrong: Wrong, possible: list[dict[str, Any]]) -> tuple[Finding, ...]:

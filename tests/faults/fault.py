@@ -69,7 +69,9 @@ class Fault:
         """Which finding names what was planted, counted from 1; None if none does."""
         pattern = re.compile(self.said(self.names, evaluation.world_size), re.I | re.S)
         for number, finding in enumerate(evaluation.findings, 1):
-            if pattern.search(f"{finding.cause}: {finding.text}"):
+            # "ranks 0, 3" names rank 3 as well as "rank 3" does.
+            text = re.sub(r"ranks ([\d, ]*\d)", lambda m: "rank " + m[1].replace(", ", ", rank "), finding.text)
+            if pattern.search(f"{finding.cause}: {text}"):
                 return number
         return None
 

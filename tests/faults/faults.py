@@ -522,7 +522,7 @@ _CPU = (
         "wrong_values",
         "Each rank begins with its own parameters instead of rank 0's.",
         every(
-            r"rank 0\b",
+            r"rank 0\b|src=0",
             r"instead|in place of|\bown\b|no (effect|influence)|not used|broadcast|root|ignored|left out",
         ),
     ),
