@@ -113,7 +113,7 @@ _CPU = (
         "wrong_values",
         "Each rank adds its own product once for every rank instead of the peers' products.",
         every(
-            r"\bown\b|local|itself",
+            r"\bown\b|local|itself|rank \d's part \d times",
             r"times|every (rank|peer)|instead|in place of|no (effect|influence)|peers?'? .*missing",
         ),
     ),
