@@ -59,7 +59,9 @@ class Pair:
             verdict, summary, reports = diagnosis.judge_failure(outcome, self.stage, logs, busy)
             if when and verdict in (Verdict.deadlock, Verdict.timeout):
                 summary += f" ({when}; single calls were right)"
-            errors = [r.error["message"] for r in outcome.ranks if r.error and "BuildError" in r.error["bases"]]
+            errors = [
+                r.error["message"] for r in outcome.ranks if r.error and diagnosis.COMPILERS & set(r.error["bases"])
+            ]
             raise FailedError(verdict, summary, reports, log=errors[0] if errors else "")
         self._look(outcome.replies)
         return outcome.replies
