@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import calibration, measure, platforms, policy, roofline, store, stress
+from harness import calibration, causes, measure, platforms, policy, roofline, store, stress
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import HarnessError, SandboxError
 from harness.pair import FailedError, Other, Pair
@@ -85,6 +85,11 @@ class Run:
             measurement=None if failure else self._measurement,
             uses_nccl=self._uses_nccl(),
             log=failure.log if failure else "",
+            findings=causes.explain(
+                failure.verdict, failure.summary, failure.log, failure.ranks, request.candidate.source
+            )
+            if failure
+            else (),
             stage_s={name: round(seconds, 4) for name, seconds in self._stage_s.items()},
             device_s=self._device_s,
             environment=self._box.environment(),
