@@ -33,7 +33,8 @@ RULES: tuple[Rule, ...] = (
          'a backslash in a string that is not raw begins an escape: write r"""'),
     Rule(r"SyntaxError: unterminated triple-quoted|SyntaxError: unterminated string", "unclosed string",
          "a Python string is never closed"),
-    Rule(r"(?:SyntaxError|IndentationError|TabError): (?P<name>.+)", "Python syntax", "not valid Python: {name}"),
+    Rule(r"(?:SyntaxError|IndentationError|TabError): (?P<name>.+?)(?: \(candidate\.py, line \d+\))?$", "Python syntax",
+         "not valid Python: {name}"),
     Rule(r"(?:KeyError|ValueError|IndexError): .*(?:format string|Replacement index)", "braces in format",
          "str.format takes the braces of C code for its own: double them or use .replace()"),
     # Names.
@@ -294,7 +295,7 @@ EXITS: tuple[Rule, ...] = (
          "native code used shared memory beyond its end, or a misaligned address", certain=False),
     Rule(r"(?s)^SIGABRT.*terminate called after throwing an instance of '(?P<name>[^']+)'", "C++ exception",
          "a C++ exception `{name}` left an extern \"C\" function or a thread: nothing catches it there",
-         printed=r"\s*what\(\):.*|terminate called.*"),
+         printed=r"what\(\):"),
     Rule(r"(?s)^SIGABRT.*(?:free\(\)|malloc|corrupted|double free|munmap_chunk|stack smashing)", "heap corrupted",
          "native code wrote beyond the end of a buffer, or freed one twice",
          printed=r".*(?:free\(\)|malloc|corrupted|double free|munmap_chunk|stack smashing).*"),

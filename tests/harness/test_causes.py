@@ -434,7 +434,7 @@ ENDS = {
     "exit 3": ("", "process ended", ""),
     "SIGABRT": (
         "terminate called after throwing an instance of 'std::out_of_range'\n  what():  vector::_M_range_check\n",
-        "C++ exception", "std::out_of_range",
+        "C++ exception", "what():  vector::_M_range_check",
     ),
     "SIGABRT ": ("free(): invalid pointer\n", "heap corrupted", "free(): invalid pointer"),
     "SIGABRT  ": ("f: a.cpp:3: void f(): Assertion `n > 3' failed.\n", "abort", "Assertion `n > 3' failed"),
