@@ -30,8 +30,8 @@ class Rule:
     def said(self, printed: str, error: str) -> str:
         """The line of what a rank printed that belongs to the evidence; "" if there is none."""
         pattern = self.printed or ("" if re.search(self.pattern, error) else self.pattern)
-        lines = [line.strip() for line in printed.splitlines() if pattern and re.search(pattern, line)]
-        return lines[0] if lines else ""
+        lines = (line.strip()[:400] for line in printed.splitlines() if pattern)
+        return next((line for line in lines if re.search(pattern, line)), "")
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,16 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
 
 def _readable(text: str) -> str:
     """`_Z5scaleN2at6TensorE` as `scale`, and sizes in decimal."""
-    if mangled := re.match(r"_Z(\d+)(\w+)$", text):
+    if mangled := re.match(r"_Z(\d{1,3})(\w+)$", text):
         return mangled[2][: int(mangled[1])]
-    return str(int(text, 16)) if re.fullmatch(r"0x[0-9a-f]+", text) else text
+    return str(int(text, 16)) if re.fullmatch(r"0x[0-9a-f]{1,16}", text) else text
+
+
+_LONGEST = 60
+"""Characters of a name: comparing longer ones takes long, and whoever wrote them is not asking for a suggestion."""
 
 
 def _like(name: str, said: str, names: Iterable[str]) -> str:
     """`said`: a name that the compiler or Python suggests."""
-    close = [said] if said else difflib.get_close_matches(name, set(names) - {name}, n=1, cutoff=0.75)
+    close = [said] if said else difflib.get_close_matches(name[:_LONGEST], set(names) - {name}, n=1, cutoff=0.75)
     return f"; did you mean `{close[0]}`?" if close else ""

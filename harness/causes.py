@@ -58,7 +58,7 @@ def _line_of(name: str, source: str) -> int | None:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"[A-Za-z_]\w{2,}", text)
+    return re.findall(r"\b[A-Za-z_]\w{2,40}\b", text)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def _error(rank: RankReport) -> str:
 
 def _said(summary: str) -> tuple[str, int | None]:
     """Error and line of a summary such as `all ranks: NameError: name 'y' is not defined (line 2)`."""
-    match = re.fullmatch(r"(?:(?:all ranks|ranks? [\d, ]+): )?(.*?)(?: \(line (\d+)\))?", summary, re.S)
+    match = re.fullmatch(r"(?:(?:all ranks|ranks? [\d, ]+): )?(.*?)(?: \(line (\d{1,7})\))?", summary, re.S)
     assert match is not None  # every part but `.*?` is optional
     return match[1], int(match[2]) if match[2] else None
 

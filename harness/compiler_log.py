@@ -25,7 +25,7 @@ class CompilerError:
 
 
 _LOCATED = re.compile(
-    r"(?P<file>[^\s:(][^:(]*?)(?:\((?P<nvcc>\d+)\)|:(?P<gcc>\d+)(?::\d+)?): (?:catastrophic |fatal |internal )?"
+    r"(?P<file>[^\s:(][^:(]*?)(?:\((?P<nvcc>\d{1,7})\)|:(?P<gcc>\d{1,7})(?::\d+)?): (?:catastrophic |fatal |internal )?"
     r"error(?: #[\w-]+)?: (?P<message>.*)"
 )
 _OTHER = {
@@ -47,7 +47,7 @@ _CONSEQUENCE = re.compile(
 )
 """Errors that only follow from another one, before or after it."""
 _TYPES = re.compile(r"\s+((?:operand|argument|object) types? (?:is|are): .*|deduced conflicting types .*)")
-_PLACE = re.compile(rf"{re.escape(CANDIDATE)}[:(](\d+)|at line (\d+) of {re.escape(CANDIDATE)}")
+_PLACE = re.compile(rf"{re.escape(CANDIDATE)}[:(](\d{{1,7}})|at line (\d{{1,7}}) of {re.escape(CANDIDATE)}")
 
 
 def errors(log: str) -> tuple[CompilerError, ...]:
@@ -61,7 +61,7 @@ def errors(log: str) -> tuple[CompilerError, ...]:
 
 def triton_error(message: str, source: str) -> CompilerError | None:
     """What Triton says of a kernel: its place counts from the kernel's own first line."""
-    match = re.search(r"at (\d+):\d+:\n(.*?)\n *\^\n(.*)", message, re.S)
+    match = re.search(r"at (\d{1,7}):\d+:\n(.*?)\n *\^\n(.*)", message, re.S)
     if match is None:
         return None
     definition = re.search(rf"^{re.escape(match[2].splitlines()[0])}", source, re.M)

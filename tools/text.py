@@ -80,7 +80,7 @@ def finding_lines(findings: Sequence[Finding], source: str, before: int | None =
 
 def _line(finding: Finding) -> int | None:
     """Line of the candidate that a finding is about."""
-    match = re.search(r"\bline (\d+)", finding.text) or re.search(r"candidate\.py[:(](\d+)", finding.evidence)
+    match = re.search(r"\bline (\d{1,7})", finding.text) or re.search(r"candidate\.py[:(](\d{1,7})", finding.evidence)
     return int(match[1]) if match else None
 
 

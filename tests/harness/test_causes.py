@@ -521,3 +521,16 @@ def test_a_rule_reads_its_groups():
     known = find(rules, "two _Z5scalePf", "x", ["scala"])
     assert known is not None and (known.name, known.text) == ("scale", "`scale`; did you mean `scala`?")
     assert find(rules, "three", "x") is None and find(rules, "one a", "y") is None
+
+
+@pytest.mark.parametrize(
+    "piece", ["<", "a<b>", "'", '"', "at 1:1:\n", "{", "%s", "\\", "/a", "candidate.py(" + "9" * 5000 + "): error: x\n"]
+)
+def test_no_text_makes_the_harness_raise(piece):
+    text = piece * (20000 // len(piece))
+    for start in ("", "candidate.py:3:1: error: ", "ImportError: cannot import name 'x' from 'y'", "_Z" + "9" * 5000):
+        hostile = report(start + text, exit="SIGABRT", stderr=start + text)
+        causes.explain(Verdict.compile_error, start + text, start + text, (), text)
+        for rank in (hostile, hostile.model_copy(update={"exit": ""})):
+            for found in causes.explain(Verdict.runtime_error, "", "", [rank], text):
+                assert len(found.text) < 5000 and len(found.evidence) < 700
