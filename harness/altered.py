@@ -21,8 +21,10 @@ class Call:
 
     name: str
     line: str
-    scalable: bool
-    """Whether its result may be multiplied: numbers are added up."""
+    numbers: bool
+    """Whether it is about floating-point numbers, and not sizes or places."""
+    adds: bool
+    """Whether it adds them up."""
 
 
 class _Done:
@@ -39,8 +41,9 @@ def recorded() -> Iterator[list[Call]]:
 
     def note(name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         op = kwargs.get("op", args[1] if name == "all_reduce" and len(args) > 1 else dist.ReduceOp.SUM)
-        floats = any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args)
-        calls.append(Call(name, _line(), name in _ADDING and floats and op == dist.ReduceOp.SUM))
+        tensors = [t for a in args for t in (a if isinstance(a, list) else [a]) if isinstance(t, torch.Tensor)]
+        numbers = all(t.is_floating_point() or t.is_complex() for t in tensors)
+        calls.append(Call(name, _line(), numbers, numbers and name in _ADDING and op == dist.ReduceOp.SUM))
         return original(*args, **kwargs)
 
     with _patched(note):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import cache, diagnosis, machine, policy, store
+from harness import cache, causes, diagnosis, machine, policy, store
 from harness.errors import HarnessError
 from harness.processes import Processes
 from harness.progress import Phase
@@ -136,11 +136,13 @@ def _finish(processes: Processes, candidate: Candidate, running: _Running) -> Bu
         verdict, summary, reports = diagnosis.judge_failure(outcome, Stage.build, [ranks.log(0)])
         error = outcome.ranks[0].error
         log = error["message"] if error and "BuildError" in error["bases"] else reports[0].stack
+        summary = summary.removeprefix("rank 0: ")
         return BuildReport(
             candidate=candidate.hash,
             verdict=verdict,
-            summary=summary.removeprefix("rank 0: "),
+            summary=summary,
             log=log,
+            findings=causes.explain(verdict, summary, log, reports, candidate.source),
             built=built,
             build_s=seconds,
         )

@@ -16,6 +16,8 @@ _SIGNATURE = ("argument", "takes", "positional", "keyword")
 _CANDIDATE = "candidate.py"
 _BLOCKED = 0.02
 """A rank that uses less of a processor is blocked, however busy the machine is."""
+COMPILERS = {"BuildError", "CompilationError"}
+"""Exceptions whose text is a compiler's output: kit's and Triton's."""
 
 
 def classify_error(error: dict[str, Any]) -> Verdict:
@@ -23,7 +25,7 @@ def classify_error(error: dict[str, Any]) -> Verdict:
     bases, message = set(error["bases"]), error["message"].lower()
     if "PolicyError" in bases:
         return Verdict.policy
-    if bases & {"BuildError", "SyntaxError"}:
+    if bases & {*COMPILERS, "SyntaxError"}:
         return Verdict.compile_error
     if bases & {"OutOfMemoryError", "MemoryError"} or any(text in message for text in _MEMORY):
         return Verdict.out_of_memory
@@ -177,6 +179,8 @@ def _error_line(error: dict[str, Any]) -> str:
     if "BuildError" in error["bases"]:
         wrong = [text for text in error["message"].splitlines() if "error" in text.lower()]
         return f"compiler: {(wrong[0] if wrong else first).strip()}"
+    if "CompilationError" in error["bases"]:  # Triton shows the kernel first, and says at last what is wrong
+        return f"Triton: {error['message'].strip().splitlines()[-1].strip()}" if first else error["type"]
     if "PolicyError" in error["bases"]:
         return first.strip()
     return f"{error['type']}: {first.strip()}" if first else error["type"]

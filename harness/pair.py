@@ -78,7 +78,9 @@ class Pair:
             verdict, summary, reports = diagnosis.judge_failure(outcome, self.stage, logs, busy)
             if when and verdict in (Verdict.deadlock, Verdict.timeout):
                 summary += f" ({when}; single calls were right)"
-            errors = [r.error["message"] for r in outcome.ranks if r.error and "BuildError" in r.error["bases"]]
+            errors = [
+                r.error["message"] for r in outcome.ranks if r.error and diagnosis.COMPILERS & set(r.error["bases"])
+            ]
             failed = FailedError(verdict, summary, reports, log=errors[0] if errors else "")
             if verdict in (Verdict.deadlock, Verdict.timeout):
                 failed.findings = waiting.explain(outcome.ranks, self.request.candidate.source)

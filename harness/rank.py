@@ -5,9 +5,12 @@ Roles: `reference` (trusted, long-lived), `candidate` (untrusted, used once), `b
 
 from __future__ import annotations
 
+import builtins
+import difflib
 import faulthandler
 import gc
 import os
+import re
 import signal
 import socket
 import sys
@@ -202,6 +205,24 @@ def _text(error: BaseException) -> str:
         return f"(its text cannot be had: {type(broken).__name__})"
 
 
+def _suggestion(error: BaseException) -> str:
+    """`. Did you mean: 'empty'?`, which Python appends where it prints an error itself; "" if no name is like it."""
+    try:
+        if isinstance(error, AttributeError):
+            wrong, there = error.name, dir(error.obj)
+        elif isinstance(error, NameError):
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            wrong, there = error.name, [*frames[-1].f_locals, *frames[-1].f_globals, *dir(builtins)]
+        elif isinstance(error, ImportError) and (match := re.match(r"cannot import name '(\w+)'", str(error))):
+            wrong, there = match[1], dir(sys.modules[str(error.name)])
+        else:
+            return ""
+        close = difflib.get_close_matches(wrong or "", there, n=1, cutoff=0.7)
+        return f". Did you mean: '{close[0]}'?" if close else ""
+    except BaseException:  # the candidate's own objects: they may not even have names
+        return ""
+
+
 def describe_error(error: BaseException) -> dict[str, Any]:
     """An exception as data: type, message, the candidate's line, and the stack from the candidate's code on."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -218,7 +239,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return {
         "type": type(error).__name__,
         "bases": [base.__name__ for base in type(error).__mro__],
-        "message": _text(error),
+        "message": _text(error) + _suggestion(error),
         "line": line,
         "stack": stack,
     }

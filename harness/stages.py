@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import calibration, measure, platforms, policy, probing, roofline, slots, store, stress
+from harness import calibration, causes, measure, platforms, policy, probing, roofline, slots, store, stress
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import HarnessError, SandboxError
 from harness.pair import FailedError, Other, Pair
@@ -17,7 +17,7 @@ from harness.platforms import Plan, cuda
 from harness.processes import Processes
 from harness.timing import Timed, undisturbed
 from harness.traces import merge_traces
-from harness.types import Evaluation, Measurement, Profile, RankProfile, Request, Stage, Timing, Verdict
+from harness.types import Evaluation, Finding, Measurement, Profile, RankProfile, Request, Stage, Timing, Verdict
 from problems import catalogue
 
 OnStage = Callable[[Stage], None]
@@ -82,11 +82,15 @@ class Run:
             measurement=None if failure else self._measurement,
             uses_nccl=self._uses_nccl(),
             log=failure.log if failure else "",
-            findings=failure.findings if failure else (),
+            findings=self._findings(failure) if failure else (),
             stage_s={name: round(seconds, 4) for name, seconds in self._stage_s.items()},
             device_s=self._device_s,
             environment=self._box.environment(),
         )
+
+    def _findings(self, failure: FailedError) -> tuple[Finding, ...]:
+        source = self._request.candidate.source
+        return failure.findings or causes.explain(failure.verdict, failure.summary, failure.log, failure.ranks, source)
 
     def _uses_nccl(self) -> bool:
         seen = self._pair is not None and self._pair.uses_collectives

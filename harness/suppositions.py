@@ -46,12 +46,12 @@ def listed(
     plain, scaled, mine, old = [], [], [], []
     for position, (argument, name) in enumerate(zip(arguments, names, strict=False)):
         plain += list(_of_plain(position, argument, name, world_size))
-        if any(t.is_floating_point() or t.is_complex() for t in ring.tensors(argument)):
+        if _numbers(argument):
             scaled += list(_of_tensors(position, argument, name, world_size))
-        if ring.tensors(argument):
+        if _numbers(argument):
             again = f"as if {name} were that of an earlier call: not published in every call, kept, or read too early"
             old += [Supposition("earlier", position, slot, "stale", again) for slot in slots]
-        if world_size > 1 and ring.tensors(argument):
+        if world_size > 1 and _numbers(argument):
             mine.append(Supposition(
                 "mine", position, None, "own data",
                 f"as if every rank had this rank's {name}: its own is used where another rank's, or all of them, count",
@@ -60,8 +60,14 @@ def listed(
     whole = [Supposition("mine", None, None, "own data only", everything)] if world_size > 1 else []
     others = "as if the other ranks had their inputs of an earlier call: not published in every call, or read too early"
     peers = [Supposition("earlier", None, slot, "stale", others) for slot in slots]
-    steps = [it for number, call in enumerate(calls[:_MOST_CALLS]) for it in _of_call(number, call, world_size)]
+    steps = [it for number, call in enumerate(calls[:_MOST_CALLS]) if call.numbers
+             for it in _of_call(number, call, world_size)]  # fmt: skip
     return [*plain, *steps, *peers, *old, *whole, *mine, *scaled]
+
+
+def _numbers(argument: Any) -> bool:
+    """Whether it has tensors of numbers: what other integers would mean (sizes, places) nobody knows."""
+    return any(t.is_floating_point() or t.is_complex() for t in ring.tensors(argument))
 
 
 def _of_call(number: int, call: Call, world_size: int) -> Iterator[Supposition]:
@@ -70,7 +76,7 @@ def _of_call(number: int, call: Call, world_size: int) -> Iterator[Supposition]:
         "skip", number, None, "step left out",
         f"as if {step} were left out: each rank goes on with its own values",
     )  # fmt: skip
-    if call.scalable and world_size > 1:
+    if call.adds and world_size > 1:
         yield Supposition(
             "factor", number, world_size, "scaled",
             f"as if the result of {step} were {world_size} times as large, the number of ranks: summed, not averaged",
@@ -88,8 +94,6 @@ def _of_plain(position: int, value: Any, name: str, world_size: int) -> Iterator
 
     if isinstance(value, bool):
         yield set_to(not value)
-    elif isinstance(value, int):
-        yield from (set_to(other) for other in (value + 1, value - 1, 0) if other != value and other >= 0)
     elif isinstance(value, float) and value:
         yield set_to(0.0, ": it is left out")
         if value != 1:
@@ -125,24 +129,23 @@ def tried(
 ) -> Any:
     """What would be right on this rank under the supposition; None if the reference refuses it. `earlier(slot)`: this
     rank's inputs there. Collective."""
-    if it.kind in ("skip", "factor"):
-        assert it.position is not None
-        with altered(it.position, it.value):
-            return evaluate(arguments)
-    if it.kind in ("times", "ones", "set") or (it.kind == "earlier" and it.position is not None):
-        changed = _changed(it, arguments, earlier)
-        try:
-            return evaluate(changed)
-        except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError):
-            return None  # on all ranks alike: it is the same change everywhere
-    rank, found = dist.get_rank(), None
-    for k in range(dist.get_world_size()):
-        if it.kind == "mine":
-            value = evaluate(_from(k, arguments, it.position))
-        else:
-            value = evaluate(arguments if k == rank else (*earlier(it.value), *arguments[len(earlier(it.value)) :]))
-        found = value if k == rank else found
-    return found
+    try:
+        if it.kind in ("skip", "factor"):
+            assert it.position is not None
+            with altered(it.position, it.value):
+                return evaluate(arguments)
+        if it.kind in ("times", "ones", "set") or (it.kind == "earlier" and it.position is not None):
+            return evaluate(_changed(it, arguments, earlier))
+        rank, found = dist.get_rank(), None
+        for k in range(dist.get_world_size()):
+            if it.kind == "mine":
+                value = evaluate(_from(k, arguments, it.position))
+            else:
+                value = evaluate(arguments if k == rank else (*earlier(it.value), *arguments[len(earlier(it.value)) :]))
+            found = value if k == rank else found
+        return found
+    except Exception:  # the reference may fail in any way on what it was not made for
+        return None
 
 
 def _changed(it: Supposition, arguments: tuple[Any, ...], earlier: Callable[[int], tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -165,7 +168,7 @@ def _from(k: int, arguments: tuple[Any, ...], position: int | None) -> tuple[Any
     """These arguments, with the tensors of rank k: all, or those of one argument. Where shapes differ, one's own."""
     changed = list(arguments)
     for i, argument in enumerate(arguments):
-        if position in (None, i) and ring.tensors(argument):
+        if position in (None, i) and _numbers(argument):
             box = [[t.cpu() for t in ring.tensors(argument)]]
             dist.broadcast_object_list(box, src=k)
             theirs = iter(box[0])

@@ -2,7 +2,7 @@
 
 from tools.base import ToolResult
 from tools.session import Session
-from tools.text import log_lines, tidy
+from tools.text import build_text
 
 
 def compile_candidate(session: Session) -> ToolResult:
@@ -13,7 +13,9 @@ def compile_candidate(session: Session) -> ToolResult:
     if report.verdict is None:
         built = f" Built: {', '.join(report.built)}." if report.built else " It builds nothing ahead of its first call."
         return ToolResult(text=f"compiled in {report.build_s:.1f} s.{built}", candidate=attempt.candidate)
-    lines = [f"{report.verdict.upper()}: {tidy(report.summary)}", *log_lines(report.log, attempt.candidate.source)]
+    before = session.before(attempt, report.findings)
     return ToolResult(
-        text="\n".join(lines), candidate=attempt.candidate, data={"build": report.model_dump(mode="json")}
+        text=build_text(report.verdict.upper(), report, attempt.candidate.source, before),
+        candidate=attempt.candidate,
+        data={"build": report.model_dump(mode="json")},
     )

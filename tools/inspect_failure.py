@@ -1,25 +1,25 @@
 """Explain the last failure."""
 
 from tools.base import ToolError, ToolResult
-from tools.session import Session
-from tools.text import failure_text, log_lines, tidy
+from tools.session import Attempt, Session
+from tools.text import build_text, failure_text
 
 
 def inspect_failure(session: Session) -> ToolResult:
-    """Explain why the latest candidate that failed did so: per rank what it was doing, which elements are wrong and
-    by how much, the stack and the source line, compiler errors with their lines."""
+    """Explain why the latest candidate that failed did so: its cause where that is known, per rank what it was doing,
+    which elements are wrong and by how much, the stack and the source line, compiler errors with their lines."""
     for attempt in reversed(session.attempts):
-        source = attempt.candidate.source
-        if attempt.latest is not None and not attempt.latest.passed:
-            text = failure_text(attempt.latest, source)
-        elif attempt.latest is None and attempt.build is not None and attempt.build.verdict is not None:
-            text = "\n".join(
-                [
-                    f"{attempt.build.verdict} at stage build: {tidy(attempt.build.summary)}",
-                    *log_lines(attempt.build.log, source),
-                ]
-            )
-        else:
-            continue
-        return ToolResult(text=f"attempt {attempt.number}: {text}", candidate=attempt.candidate)
+        before = session.before(attempt, attempt.findings)
+        if text := _failure(attempt, before):
+            return ToolResult(text=f"attempt {attempt.number}: {text}", candidate=attempt.candidate)
     raise ToolError("No attempt has failed so far.")
+
+
+def _failure(attempt: Attempt, before: int | None) -> str:
+    """Text on how an attempt failed; "" if it did not."""
+    source = attempt.candidate.source
+    if attempt.latest is not None:
+        return "" if attempt.latest.passed else failure_text(attempt.latest, source, before)
+    if attempt.build is not None and attempt.build.verdict is not None:
+        return build_text(f"{attempt.build.verdict} at stage build", attempt.build, source, before)
+    return ""

@@ -25,7 +25,8 @@ def run_benchmark(session: Session, case: str | None = None, timing: bool = True
     # Another case is a side question: it is recorded as data, so that it cannot become the run's best.
     own = evaluation.case == session.case.name
     attempt.latest = evaluation
-    text = evaluation_text(evaluation)
+    before = session.before(attempt, evaluation.findings)
+    text = evaluation_text(evaluation, attempt.candidate.source, before)
     if own:
         attempt.evaluation = evaluation
         if evaluation.passed and session.once_failed(attempt.candidate):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from harness.types import (
     CollectivesRule,
     DType,
     Evaluation,
+    Finding,
     Limits,
     Protocol,
     Request,
@@ -34,6 +37,13 @@ class Attempt:
     """At the run's own case: the one that counts."""
     latest: Evaluation | None = None
     """The last one at whatever case, for inspect_failure."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Why it failed last; empty if it did not, or nobody knows why."""
+        if self.latest is not None:
+            return self.latest.findings
+        return self.build.findings if self.build is not None else ()
 
 
 class Session:
@@ -74,6 +84,12 @@ class Session:
             self.attempts.append(Attempt(len(self.attempts) + 1, candidate))
         return self.attempts[-1]
 
+    def before(self, attempt: Attempt, findings: Sequence[Finding]) -> int | None:
+        """Number of the last attempt before this one that failed of the same error, wherever in its text."""
+        error = _without_lines(findings)
+        earlier = [a for a in self.attempts if a.number < attempt.number and a.findings]
+        return next((a.number for a in reversed(earlier) if findings and _without_lines(a.findings) == error), None)
+
     def request(self, candidate: Candidate, *, case: str | None = None, timing: bool = True) -> Request:
         """Raises ProblemError for a case that the problem does not have."""
         return Request(
@@ -108,3 +124,8 @@ class Session:
     def official(self, candidate: Candidate) -> Evaluation:
         """The evaluation that counts and ends a run: its own case, fresh seeds, all stages. Raises HarnessError."""
         return self.sandbox.evaluate(self.request(candidate), last=True)
+
+
+def _without_lines(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """Causes and evidence without line numbers: the same error may have moved."""
+    return [(f.cause, re.sub(r"(?<=[\w.]):\d+|\(\d+\)|\bline \d+", "", f.evidence)) for f in findings]

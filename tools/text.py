@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 
-from harness.types import Evaluation, Latency, Measurement, Mismatch, Profile, RankReport, Timing, Verdict
+from harness import compiler_log
+from harness.types import (
+    BuildReport,
+    Evaluation,
+    Finding,
+    Latency,
+    Measurement,
+    Mismatch,
+    Profile,
+    RankReport,
+    Timing,
+    Verdict,
+)
 
 _MAX_LOG_LINES = 24
+_MAX_FINDINGS = 3
+_MAX_FURTHER = 3
+_MAX_STACK = 8
 _MAX_LINES = 60
 """A screen."""
+_NOISE = re.compile(r"The hostname of the client socket cannot be retrieved")
+"""What torch prints in every jail."""
 _FOLDERS = re.compile(r"""(?<![\w./:~-])/(?:[^\s/:"'()<>,]+/)+(?=[^\s/])""")
 
 
@@ -17,14 +35,15 @@ def tidy(line: str) -> str:
     return _FOLDERS.sub("", line)[:400]
 
 
-def evaluation_text(evaluation: Evaluation) -> str:
-    """A few lines on an evaluation: verdict, timings, floor; or the reason of the failure."""
+def evaluation_text(evaluation: Evaluation, source: str = "", before: int | None = None) -> str:
+    """A few lines on an evaluation: verdict, timings, floor; or the reason of the failure. `source` is the candidate,
+    `before` the number of an earlier attempt that failed of the same error."""
     where = f"case {evaluation.case}, {evaluation.dtype}, {evaluation.world_size} ranks"
     if not evaluation.passed:
-        return (
-            f"{evaluation.verdict.upper()} at stage {evaluation.stage} ({where}): {tidy(evaluation.summary)}\n"
-            f"{_NEXT[evaluation.verdict]}"
-        )
+        head = f"{evaluation.verdict.upper()} at stage {evaluation.stage} ({where})"
+        summary = [] if _said_by_findings(evaluation) else [tidy(evaluation.summary)]
+        lines = [": ".join([head, *summary]), *finding_lines(evaluation.findings, source, before)]
+        return "\n".join([*lines, _NEXT[evaluation.verdict]])
     lines = [f"PASSED ({where}): correct in {evaluation.trials} trials on all ranks."]
     if evaluation.measurement is not None:
         lines += measurement_lines(evaluation.measurement)
@@ -33,6 +52,59 @@ def evaluation_text(evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
+def build_text(head: str, report: BuildReport, source: str, before: int | None = None) -> str:
+    """Why a candidate did not build: the cause, its line, and the errors after the first."""
+    if not report.findings:
+        return "\n".join([f"{head}: {tidy(report.summary)}", *log_lines(report.log, source)])
+    lines = [head, *finding_lines(report.findings, source, before)]
+    return "\n".join(lines if before else [*lines, *further_lines(report.log)])
+
+
+def finding_lines(findings: Sequence[Finding], source: str, before: int | None = None) -> list[str]:
+    """Each finding with its evidence and the candidate's line. What an earlier attempt was told already, `before`, is
+    said in one line."""
+    lines = []
+    for finding in findings[:_MAX_FINDINGS]:
+        inferred = "" if finding.certain else " (inferred)"
+        said = f"{finding.cause}: {tidy(finding.text)}{inferred}"
+        if before:
+            lines.append(f"the same error as in attempt {before}: {said}")
+            continue
+        lines.append(said)
+        if finding.evidence:
+            lines.append(f"    {tidy(finding.evidence)}")
+        if (line := _line(finding)) is not None:
+            lines += context(source, line)
+    return lines
+
+
+def _line(finding: Finding) -> int | None:
+    """Line of the candidate that a finding is about."""
+    match = re.search(r"\bline (\d{1,7})", finding.text) or re.search(r"candidate\.py[:(](\d{1,7})", finding.evidence)
+    return int(match[1]) if match else None
+
+
+def further_lines(log: str) -> list[str]:
+    """The errors of a compiler's output after the first, in a line each; or a stack."""
+    errors = compiler_log.errors(log)
+    if not errors:
+        frames = [line for line in log.splitlines() if line.strip()]
+        own = next((i for i, frame in enumerate(frames) if frame.startswith(compiler_log.CANDIDATE)), len(frames))
+        # A single frame is the line that was shown already.
+        return [tidy(frame) for frame in frames[own:][-_MAX_STACK:]] if len(frames) - own > 1 else []
+    shown = [f"then {tidy(error.shown)}" for error in errors[1 : _MAX_FURTHER + 1]]
+    more = len(errors) - 1 - len(shown)
+    return [*shown, f"... and {more} more errors"] if more else shown
+
+
+def _said_by_findings(evaluation: Evaluation) -> bool:
+    """Whether the evidence of its findings is the error that its summary is made of."""
+    return bool(evaluation.findings) and evaluation.verdict in _ERRORS
+
+
+_ERRORS = {
+    Verdict.compile_error, Verdict.api_error, Verdict.shape_error, Verdict.runtime_error, Verdict.out_of_memory,
+}  # fmt: skip
 _NEXT = {
     Verdict.passed: "",
     Verdict.compile_error: "Fix the source; `compile` shows the errors without using a device.",
@@ -109,15 +181,20 @@ def _latency(latency: Latency) -> str:
     )
 
 
-def failure_text(evaluation: Evaluation, source: str) -> str:
-    """All that is known about a failed evaluation, at most a screen."""
+def failure_text(evaluation: Evaluation, source: str, before: int | None = None) -> str:
+    """All that is known about a failed evaluation, at most a screen. `before`: the number of an earlier attempt that
+    failed of the same error."""
+    findings = evaluation.findings
     lines = [
         f"{evaluation.verdict} at stage {evaluation.stage}, case {evaluation.case} "
         f"({', '.join(f'{k}={v}' for k, v in evaluation.sizes.items())}), {evaluation.dtype}",
-        tidy(evaluation.summary),
+        *([] if _said_by_findings(evaluation) else [tidy(evaluation.summary)]),
+        *finding_lines(findings, source, before),
     ]
-    if evaluation.log:
+    if evaluation.log and not findings:
         lines += ["", *log_lines(evaluation.log, source)]
+    elif evaluation.log and not before:
+        lines += further_lines(evaluation.log)
     tail: list[str] = []
     if evaluation.verdict is Verdict.deadlock:
         tail = [
@@ -126,8 +203,15 @@ def failure_text(evaluation: Evaluation, source: str) -> str:
         ]
     # Every rank gets its first line; the details of as many follow as fit, in order of rank.
     room = _MAX_LINES - len(lines) - len(tail) - len(evaluation.ranks)
+    shown: dict[tuple[str, ...], int] = {}
     for report in evaluation.ranks:
-        first, *details = _rank_lines(report, source)
+        first, *details = _rank_lines(report, source, {_line(finding) for finding in findings})
+        if before and evaluation.verdict in _ERRORS:
+            details = []
+        elif findings and not report.ok:
+            alike = shown.setdefault((report.message, report.exit, *details), report.rank)
+            if alike != report.rank:
+                first, details = f"rank {report.rank}: as rank {alike} (calls completed: {report.calls_completed})", []
         if len(details) >= room:
             details = [*details[: room - 2], "  ..."] if room > 6 else []
         lines += ["", first, *details] if details else [first]
@@ -135,7 +219,8 @@ def failure_text(evaluation: Evaluation, source: str) -> str:
     return "\n".join(lines[: _MAX_LINES - len(tail)] + tail)
 
 
-def _rank_lines(report: RankReport, source: str) -> list[str]:
+def _rank_lines(report: RankReport, source: str, known: Collection[int | None]) -> list[str]:
+    """`known`: lines of the candidate that need not be shown again."""
     state = "ok" if report.ok else tidy(report.message) or "failed"
     ended = f"; process ended: {report.exit}" if report.exit else ""
     lines = [f"rank {report.rank}: {state} (calls completed: {report.calls_completed}){ended}"]
@@ -143,9 +228,9 @@ def _rank_lines(report: RankReport, source: str) -> list[str]:
         lines += _mismatch_lines(mismatch)
     if report.stack and not report.ok:
         lines += [f"  {tidy(line)}" for line in report.stack.splitlines()[-8:]]
-    if report.line is not None:
+    if report.line is not None and report.line not in known:
         lines += context(source, report.line)
-    printed = report.stderr.strip().splitlines()
+    printed = [line for line in report.stderr.strip().splitlines() if not _NOISE.search(line)]
     if printed and not report.ok:
         lines += ["  printed:"] + [f"    {tidy(line)[:200]}" for line in printed[-6:]]
     return lines
