@@ -68,6 +68,11 @@ class Explainer:
         known = owner.right(message["item"])
         arguments, (expected, oracle, unsure) = ring.clone(known.arguments), ring.clone(known.right)
         found = sources.gather(arguments, self._names(), oracle, others, owner.oracle, self._variable)
+        slot = message["item"].get("slot")
+        slots = [number for number in sorted(owner.slots) if slot is not None and 0 <= number != slot]
+        with recorded() as calls:
+            owner.oracle(arguments)
+        possible = suppositions.listed(self._padded(arguments), self._names(), owner.state.world_size, slots, calls)
         facts: list[dict[str, Any]] = []
         if output is not None:
             tensors = pairs(sure(output, unsure), sure(expected, unsure), sure(oracle, unsure), "out")
@@ -76,11 +81,6 @@ class Explainer:
                 source.weigh(judged.truth)
                 if judged.wrong:
                     facts += [_as_json(path, region, fact) for region, fact in provenance.explain(judged, out, source)]
-        slot = message["item"].get("slot")
-        slots = [number for number in sorted(owner.slots) if slot is not None and 0 <= number != slot]
-        with recorded() as calls:
-            owner.oracle(arguments)
-        possible = suppositions.listed(self._padded(arguments), self._names(), owner.state.world_size, slots, calls)
         return {"facts": facts, "suppositions": [it.facts() for it in possible]}
 
     def _suppose(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _CALL_S = 3.0
 """Deadline of a call that is only a probe."""
 _BUDGET_S = 4.0
 """No further probe is begun after this."""
-_DEADLINE_S = 15.0
+_DEADLINE_S = 10.0
 """Of the reference ranks, for one request: they evaluate what was never meant to be evaluated."""
 _SYMPTOMS = ("rows scaled",)
 """Causes that say what is wrong and not why."""

@@ -367,7 +367,7 @@ class _Part:
         """Whose size a factor is."""
         for size, whose in self.sources.sizes.items():
             for value, words in ((size, f"{size}, {whose}"), (1 / size, f"1/{size}, {whose}")):
-                if size > 2 and abs(by - value) <= 1e-3 * value:
+                if abs(by - value) <= 1e-3 * value:
                     return f"{words}: a sum where a mean is right, or the reverse"
         return None
 

@@ -35,13 +35,13 @@ def gather(
     small = sum(t.nbytes for _, t in own) <= _MOST_BYTES and sum(t.nbytes for t in outputs) <= _MOST_BYTES
     device = outputs[0].device if outputs else torch.device("cpu")
     everybody: list[Any] = [None] * world_size
-    sent = ([(name, t.cpu()) for name, t in own], [t.cpu() for t in outputs]) if small else None
+    sent = ([(name, _sendable(t)) for name, t in own], [_sendable(t) for t in outputs]) if small else None
     dist.all_gather_object(everybody, sent)
     if any(each is None for each in everybody):
         return [Sources(rank, world_size, others=old) for old in _aligned(others, len(outputs))]
     parts = list(_evaluations(arguments, evaluate, variable, lambda k: k != rank, world_size))
     without = list(_evaluations(arguments, evaluate, variable, lambda k: k == rank, world_size))
-    sizes = {size: f"the size of axis {axis} of {name}" for name, t in own for axis, size in enumerate(t.shape)}
+    sizes = {n: f"the size of axis {axis} of {name}" for name, t in own for axis, n in enumerate(t.shape) if n > 2}
     found = []
     for i, old in enumerate(_aligned(others, len(outputs))):
         rights = [each[1][i].to(device) if i < len(each[1]) else None for each in everybody]
@@ -63,7 +63,8 @@ def _evaluations(
 ) -> Iterator[list[torch.Tensor]]:
     """For each rank k what is right if this rank's numbers are zero where `silent(k)`."""
     for k in range(world_size):
-        yield _real(evaluate(_replaced(arguments, variable, torch.zeros_like) if silent(k) else arguments))
+        value = evaluate(_replaced(arguments, variable, torch.zeros_like) if silent(k) else arguments)
+        yield [t.double() if t.is_floating_point() else t for t in _real(value)]
 
 
 def vary(arguments: tuple[Any, ...], variable: Callable[[int], bool]) -> tuple[Any, ...]:
@@ -89,6 +90,12 @@ def _replaced(
 def _real(value: Any) -> list[torch.Tensor]:
     """All tensors, complex ones as pairs of real ones."""
     return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in ring.tensors(value)]
+
+
+def _sendable(tensor: torch.Tensor) -> torch.Tensor:
+    """On the host; 8-bit floats, which cannot be pickled, as wider ones of the same values."""
+    narrow = tensor.is_floating_point() and tensor.element_size() == 1
+    return (tensor.float() if narrow else tensor).cpu()
 
 
 def _aligned(others: list[tuple[str, Any]], count: int) -> list[list[tuple[str, torch.Tensor]]]:

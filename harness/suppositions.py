@@ -129,6 +129,11 @@ def tried(
 ) -> Any:
     """What would be right on this rank under the supposition; None if the reference refuses it. `earlier(slot)`: this
     rank's inputs there. Collective."""
+    # Where sizes differ, ranks that work on each other's inputs would miss each other.
+    if (it.kind == "mine" and not _alike(_shapes(arguments), across=True)) or (
+        it.kind == "earlier" and not _alike([_shapes(arguments), _shapes(earlier(it.value))], across=False)
+    ):
+        return None
     try:
         if it.kind in ("skip", "factor"):
             assert it.position is not None
@@ -146,6 +151,17 @@ def tried(
         return found
     except Exception:  # the reference may fail in any way on what it was not made for
         return None
+
+
+def _shapes(arguments: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    return [tuple(t.shape) for argument in arguments for t in ring.tensors(argument)]
+
+
+def _alike(shapes: list[Any], *, across: bool) -> bool:
+    """Whether shapes are the same on all ranks (`across`), or on every rank its two lists of them. Collective."""
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, shapes if across else shapes[0] == shapes[1])
+    return all(each == everybody[0] for each in everybody) if across else all(everybody)
 
 
 def _changed(it: Supposition, arguments: tuple[Any, ...], earlier: Callable[[int], tuple[Any, ...]]) -> tuple[Any, ...]:
