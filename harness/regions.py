@@ -11,6 +11,8 @@ import torch
 
 _DENSE = 0.5
 """Share of wrong elements from which on a region counts as wrong: by chance some elements of it are right."""
+_TIGHT = 0.95
+"""Share of wrong elements from which on a box says all; and which a stretch in memory must have."""
 _STRAY = 0.01
 """Share of all wrong elements that may lie outside."""
 _NAMES = {0: "rows", 1: "columns"}
@@ -44,11 +46,14 @@ def find(bad: torch.Tensor, parts: int) -> list[Region]:
         outside = float(share[~wrong].sum()) / float(share.sum())
         if wrong.any() and not wrong.all() and outside <= _STRAY:
             return [chunk(bad.shape, parts, axis, int(k)) for k in wrong.nonzero()[:, 0]]
-    if (box := _box(bad)) is not None:
+    box, span = _box(bad), _span(bad)
+    if box is not None and (span is None or _share(bad, box) > _TIGHT):
         return [box]
+    if span is not None:
+        return [span]
     if float(bad.double().mean()) >= _DENSE:
         return [Region(tuple(slice(None) for _ in bad.shape), "everything")]
-    return [_span(bad) or _scattered(bad)]
+    return [_scattered(bad)]
 
 
 def chunks(shape: torch.Size, parts: int) -> list[list[Region]]:
@@ -93,7 +98,7 @@ def _span(bad: torch.Tensor) -> Region | None:
     """A stretch of the elements in memory order: what a wrong count or a wrong number of blocks leaves."""
     hit = bad.reshape(-1).nonzero()[:, 0]
     first, last = int(hit[0]), int(hit[-1])
-    if len(hit) < _DENSE * (last - first + 1) or bad.numel() == last - first + 1:
+    if len(hit) < _TIGHT * (last - first + 1) or bad.numel() == last - first + 1:
         return None
     # As a box: the rows that it touches.
     inner = bad[0].numel() if bad.dim() > 1 else 1
@@ -101,6 +106,10 @@ def _span(bad: torch.Tensor) -> Region | None:
     tail = ", the end of the tensor" if last == bad.numel() - 1 else ""
     text = f"elements {first}..{last} in memory order{tail}"
     return Region((rows, *(slice(None) for _ in bad.shape[1:])), text, dense=False)
+
+
+def _share(bad: torch.Tensor, region: Region) -> float:
+    return float(bad[region.index].double().mean())
 
 
 def _scattered(bad: torch.Tensor) -> Region:
