@@ -121,9 +121,9 @@ RULES: tuple[Rule, ...] = (
         source=_NO_TORCH,
     ),
     Rule(
-        r"error: (?P<name>\S+\.\w+): No such file",
+        r"error: (?P<name>[\w./+-]+): No such file",
         "header not here",
-        "there is no header `{name}` on this machine: write what is needed from it yourself",
+        "the header `{name}` does not exist on this machine: write what is needed from it yourself",
     ),
     Rule(
         r"^bindings:\d+: error: '(?P<name>\w+)' was not declared",

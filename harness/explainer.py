@@ -173,7 +173,7 @@ class Explainer:
             pairs(self._base, base.right[0], base.right[1], "out"),
             strict=True,
         ):
-            if out.shape != before.shape or out.dim() == 0:
+            if out.shape != before.shape or out.dim() == 0 or out.numel() == 0:
                 continue
             judged = self._judge(before, ref, former, message["check"])
             if judged.truth.shape != before.shape:  # complex numbers, as pairs

@@ -80,7 +80,7 @@ def likeness(output: Any, right: tuple[Any, Any, Any], other: tuple[Any, Any, An
         return pairs(sure(output, masks), sure(of[0], masks), sure(of[1], masks), "out")
 
     for (_, out, ref, true), (_, _, other_ref, other_true) in zip(judged(right), judged(other), strict=True):
-        if out.numel() and ref.shape == other_ref.shape:
+        if ref.shape == other_ref.shape:
             settings = (how["exact"], how["check"], how["world_size"])
             bad = judge(out, ref, true, *settings).bad
             wrong += int(bad.sum())
@@ -128,8 +128,6 @@ def _compare_tensor(
     trial: int,
     world_size: int,
 ) -> Mismatch | None:
-    if out.numel() == 0:
-        return None
     judged = judge(out, expected, oracle, exact, check, world_size)
     if not judged.wrong:
         return None
@@ -183,6 +181,8 @@ class Judged:
     @property
     def wrong(self) -> bool:
         """Whether the tensor is: an element, the error's RMS, or a row."""
+        if self.bad.numel() == 0:
+            return False
         if bool(self.bad.any()) or _rms(_finite(self.error)) > self.bound.rms_error:
             return True
         excess = self.excess()
@@ -205,6 +205,8 @@ def judge(
     out: torch.Tensor, expected: torch.Tensor, oracle: torch.Tensor, exact: bool, check: Check, world_size: int
 ) -> Judged:
     """Every element of one tensor."""
+    if out.numel() == 0:
+        return Judged(out, oracle.double(), out.double(), Bound(0.0, 0.0), torch.zeros_like(out, dtype=torch.bool))
     if out.is_complex():
         out, expected, oracle = (torch.view_as_real(t.resolve_conj()) for t in (out, expected, oracle))
     if check == "pkb":

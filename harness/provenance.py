@@ -29,6 +29,8 @@ _RUN, _PROBES = 12, 12
 _FEW = 64
 """With fewer elements a fit means nothing."""
 _MAX_ORDERS = 4
+_SAID = 120
+"""Characters of a list of places."""
 _FORMATS = (
     ("float8 (e5m2)", torch.float8_e5m2),
     ("float8 (e4m3)", torch.float8_e4m3fn),
@@ -48,6 +50,15 @@ class Fact:
     evidence: str = ""
     certain: bool = True
     peer: int | None = None
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """A place in somebody's tensor."""
+
+    name: str
+    rank: int
+    index: tuple[int, ...]
 
 
 @dataclass
@@ -420,48 +431,70 @@ class _Part:
         source = order[near]
         if self._like(truth[source].reshape(self.out.shape)) < MOST:
             return None
-        moved = (source != torch.arange(len(source), device=source.device)).nonzero()[:, 0].tolist()
-        said = ", ".join(f"{row} has row {int(source[row])}" for row in moved[:6])
+        runs = _runs(source.tolist())
+        said = ", ".join(f"{_span(at, length)} has {_span(at_source, length)}" for at, at_source, length in runs[:6])
+        if len(runs) * 2 <= len(source):
+            return Fact("blocks in another order", f"the order of the blocks is not right: {said}")
         return Fact("rows in another order", f"right rows in wrong places: {said}")
 
     def _elsewhere(self) -> Fact | None:
         """Copied from inputs or from elsewhere in what is right, as found by searching for the values themselves."""
-        places = [place for place in self._places() if place is not None]
+        places = self._places()
         if len(places) < 2:
             return None
-        whose = [(name, peer) for name, peer, _, _ in places]
+        if (moved := self._displaced(places)) is not None:
+            return moved
+        whose = [(origin.name, origin.rank) for _, origin, _ in places]
         name, peer = max(set(whose), key=whose.count)
         if whose.count((name, peer)) < max(2, 0.8 * len(whose)):
             return None
-        here = [(row, source) for n, p, row, source in places if (n, p) == (name, peer)]
-        said = "; ".join(f"{list(row)} has its {list(source)}" for row, source in here[:3])
-        own = peer == self.sources.rank
-        if own and name.startswith("argument"):
-            return Fact("own data", f"this rank's own {name} instead", said)
+        said = "; ".join(
+            f"{list(here)} has its {list(origin.index)}" for here, origin, _ in places
+            if (origin.name, origin.rank) == (name, peer)
+        )  # fmt: skip
+        if peer == self.sources.rank and name.startswith("argument"):
+            return Fact("own data", f"this rank's own {name} instead", said[:_SAID])
         if name.startswith("argument"):
-            return Fact("peer's data", f"values of rank {{peer}}'s {name}", said, peer=peer)
-        return Fact("misplaced", f"values that belong elsewhere: {said}", peer=None)
+            return Fact("peer's data", f"values of rank {{peer}}'s {name}", said[:_SAID], peer=peer)
+        return Fact("misplaced", f"values that belong elsewhere: {said[:_SAID]}")
 
-    def _places(self) -> Iterator[tuple[str, int, tuple[int, ...], tuple[int, ...]] | None]:
-        """(name, rank, index here, index there) of runs of wrong values, or None where a run is found nowhere."""
+    def _displaced(self, places: list[tuple[tuple[int, ...], _Origin, _Origin | None]]) -> Fact | None:
+        """Taken from the right argument of the right rank, but from other places in it."""
+        known = [(here, origin, right) for here, origin, right in places if right is not None]
+        off = [
+            (here, origin, right) for here, origin, right in known
+            if (origin.name, origin.rank) == (right.name, right.rank) and origin.index != right.index
+        ]  # fmt: skip
+        if len(off) < max(2, 0.8 * len(places)):
+            return None
+        here, origin, right = off[0]
+        return Fact(
+            "wrong offset",
+            f"taken from the right {origin.name} of the right rank, but from another place in it: an offset, a stride "
+            "or a count of what comes before is wrong",
+            f"{list(here)} has {list(origin.index)} of rank {origin.rank}'s, where {list(right.index)} belongs",
+        )
+
+    def _places(self) -> list[tuple[tuple[int, ...], _Origin, _Origin | None]]:
+        """Of runs of wrong values that are found somewhere: their index here, where they come from, and where what
+        belongs there would come from, if that is found too."""
         if self.raw.dim() == 0 or self.raw.shape[-1] < 4 or self.raw.numel() == 0:
-            return
+            return []
         run = min(_RUN, self.raw.shape[-1])
-        rows = self.raw.reshape(-1, self.raw.shape[-1])
-        wrong = self.bad.reshape(rows.shape)
-        starts = wrong[:, : rows.shape[1] - run + 1].nonzero()
-        if not len(starts):
-            return
+        rows, right = (t.reshape(-1, t.shape[-1]) for t in (self.raw, self.truth.to(self.raw.dtype)))
+        starts = self.bad.reshape(rows.shape)[:, : rows.shape[1] - run + 1].nonzero()
+        found = []
         for i in torch.linspace(0, len(starts) - 1, min(_PROBES, len(starts))).long().tolist():
             row, column = (int(v) for v in starts[i])
             pattern = rows[row, column : column + run]
-            if bool((pattern == pattern[0]).all()):
-                continue
-            yield self._find(pattern, _unravel(row * rows.shape[1] + column, self.raw.shape))
+            origin = None if bool((pattern == pattern[0]).all()) else self._find(pattern)
+            if origin is not None:
+                here = _unravel(row * rows.shape[1] + column, self.raw.shape)
+                found.append((here, origin, self._find(right[row, column : column + run])))
+        return found
 
-    def _find(
-        self, pattern: torch.Tensor, here: tuple[int, ...]
-    ) -> tuple[str, int, tuple[int, ...], tuple[int, ...]] | None:
+    def _find(self, pattern: torch.Tensor) -> _Origin | None:
+        """Where a run of values stands: in this rank's inputs, in others', in what is right somewhere."""
         mine = self.sources.rank
         order = [mine, *(rank for rank in range(self.sources.world_size) if rank != mine)]
         pool = [(name, rank, t) for rank in order if rank < len(self.sources.inputs)
@@ -479,7 +512,7 @@ class _Part:
                     break
                 hits = hits[flat[hits + j] == wanted[j]]
             if len(hits):
-                return name, rank, here, _unravel(int(hits[0]), tensor.shape)
+                return _Origin(name, rank, _unravel(int(hits[0]), tensor.shape))
         return None
 
     def _offset(self) -> Fact | None:
@@ -602,6 +635,23 @@ def _ratio(by: float, world_size: int) -> str | None:
         float(world_size - 1): "number of ranks - 1",
     }
     return next((words for value, words in named.items() if value not in (0.0, 1.0) and close(value)), None)
+
+
+def _runs(source: list[int]) -> list[tuple[int, int, int]]:
+    """Of a permutation of rows: (row, row that it holds, length) of stretches that are moved as one."""
+    runs: list[tuple[int, int, int]] = []
+    for row, held in enumerate(source):
+        if row == held:
+            continue
+        if runs and (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]) == (row, held):
+            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
+        else:
+            runs.append((row, held, 1))
+    return runs
+
+
+def _span(first: int, length: int) -> str:
+    return f"row {first}" if length == 1 else f"rows {first}..{first + length - 1}"
 
 
 def _norm(values: torch.Tensor) -> float:

@@ -272,6 +272,9 @@ RULES: tuple[Rule, ...] = (
     Rule(r"NCCL error|ncclUnhandledCudaError|ncclInvalidUsage|ncclInternalError", "NCCL",
          "NCCL failed: probably the ranks called different collectives or sizes, or a kernel failed before",
          certain=False),
+    Rule(r"op\.preamble\.length <= op\.nbytes\. (?P<given>\d+) vs (?P<wanted>\d+)", "collectives do not match",
+         "a collective got {given} bytes from a peer where {wanted} belong: the order of the collectives is not the "
+         "same on all ranks, or their sizes do not match"),
     Rule(r"[Cc]onnection (?:closed|reset|refused)|[Bb]roken pipe", "peer lost",
          "another rank ended, and this one lost its connection: look at that one"),
     # What solution returned.

@@ -135,6 +135,19 @@ def test_a_factor_is_named_by_the_size_it_is():
     assert cause == "scaled" and "384, the size of axis 0" in text
 
 
+def test_blocks_in_another_order():
+    out = torch.cat([single[9:], single[5:9], single[:5]])
+    cause, _, text, _ = only(out, **SUM)
+    assert cause == "blocks in another order" and "rows 0..6 has rows 9..15" in text
+
+
+def test_the_right_source_at_a_wrong_offset():
+    right = torch.cat([part[2:5] for part in PARTS])
+    out = torch.cat([part[2 + k : 5 + k] for k, part in enumerate(PARTS)])
+    found = explained(out.float(), right, exact=True)
+    assert len(found) == 3 and all(cause == "wrong offset" and "argument `x`" in text for cause, _, text, _ in found)
+
+
 def test_what_is_like_nothing_is_unknown():
     assert only(draw(60).float(), **SUM)[0::3] == ("unknown", False)
     cause, _, text, certain = only((RIGHT + 0.5 * draw(61)).float(), **SUM)
