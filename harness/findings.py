@@ -73,11 +73,11 @@ def _pattern(places: list[tuple[int, dict[str, Any]]], world_size: int) -> str |
     if len(peers) == 1 and len(ranks) == world_size:
         chunks = {rank: {other["chunk"] for r, other in places if r == rank} for rank in ranks}
         if all(of == set(range(world_size)) - {r} for r, of in chunks.items()):
-            where = f"every chunk of axis {fact['axis']} but chunk r"
+            where = f"every chunk {_along(fact)} but chunk r"
             return f"every rank r: {_what(fact, where, fact['peer'])}"
     own = _step([(rank, other["chunk"]) for rank, other in places], world_size)
     if own is not None and len(ranks) == len(places) == world_size:
-        where = f"chunk {_relative('r', own)} of axis {fact['axis']}"
+        where = f"chunk {_relative('r', own)} {_along(fact)}"
         if len(peers) == 1:
             return f"every rank r: {_what(fact, where, fact['peer'])}"
         by = _step([(rank, other["peer"]) for rank, other in places], world_size)
@@ -85,9 +85,13 @@ def _pattern(places: list[tuple[int, dict[str, Any]]], world_size: int) -> str |
     if len(peers) > 1:
         by = _step([(other["chunk"], other["peer"]) for _, other in places], world_size)
         if by is not None:
-            where = f"every wrong chunk c of axis {fact['axis']}"
+            where = f"every wrong chunk c {_along(fact)}"
             return f"{_who(sorted(ranks), world_size)}: {_what(fact, where, _relative('c', by))}"
     return None
+
+
+def _along(fact: dict[str, Any]) -> str:
+    return "in memory order" if fact["axis"] < 0 else f"of axis {fact['axis']}"
 
 
 def _step(pairs: list[tuple[int, int | None]], world_size: int) -> int | None:

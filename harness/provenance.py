@@ -154,7 +154,7 @@ class _Part:
         if not bool(self.bad.any()):
             return None
         tests: tuple[Callable[[], Fact | None], ...] = (
-            self._never_written, self._not_finite, self._constant, self._of_other_call, self._own, self._summed,
+            self._never_written, self._not_finite, self._constant, self._of_other_call, self._summed, self._own,
             self._of_peer, self._combined, self._scaled, self._row_factors, self._without, self._order,
             self._elsewhere, self._offset,
         )  # fmt: skip
@@ -239,6 +239,12 @@ class _Part:
         """One rank's part left out or counted twice, or alone: tested element by element, so a few are enough."""
         if not self.sources.additive:
             return None
+        for rank, whole in enumerate(self.sources.parts):
+            part = self._at(whole)
+            if self._like(self.truth - part) >= MOST:
+                return Fact("rank left out", "rank {peer}'s part is missing", peer=rank)
+            if self._like(self.truth + part) >= MOST:
+                return Fact("counted twice", "rank {peer}'s part is counted twice", peer=rank)
         mine = self._at(self.sources.parts[self.sources.rank])
         for times, words in (
             (1, "this rank's own part alone"),
@@ -247,12 +253,7 @@ class _Part:
             if self._like(times * mine) >= MOST:
                 return Fact("own data only", f"{words}: the other ranks' are missing (W: number of ranks)")
         for rank, whole in enumerate(self.sources.parts):
-            part = self._at(whole)
-            if self._like(self.truth - part) >= MOST:
-                return Fact("rank left out", "rank {peer}'s part is missing", peer=rank)
-            if self._like(self.truth + part) >= MOST:
-                return Fact("counted twice", "rank {peer}'s part is counted twice", peer=rank)
-            if self._like(part) >= MOST:
+            if self._like(self._at(whole)) >= MOST:
                 return Fact("one rank only", "rank {peer}'s part alone", peer=rank)
         return None
 
@@ -279,7 +280,13 @@ class _Part:
 
     def _halves(self) -> Fact | None:
         for axis, size in enumerate(self.out.shape):
-            if size % 2 == 0 and size and self._like(self.truth.roll(size // 2, axis)) >= MOST:
+            # With two ranks that is a matter of chunks, and said so.
+            if (
+                size % 2 == 0
+                and size
+                and self.sources.world_size != 2
+                and self._like(self.truth.roll(size // 2, axis)) >= MOST
+            ):
                 return Fact("halves swapped", f"the right values with the halves of axis {axis} swapped")
             if size > 2 and self._like(self.truth.flip(axis)) >= MOST:
                 return Fact("reversed", f"the right values in reverse order along axis {axis}")

@@ -28,6 +28,7 @@ class Region:
     chunk: int | None = None
     """Which of world_size equal parts of axis `axis` it is, if it is one."""
     axis: int = 0
+    """-1: of the elements in memory order."""
     dense: bool = True
     """False: wrong elements are scattered in it."""
 
@@ -46,7 +47,7 @@ def find(bad: torch.Tensor, parts: int) -> list[Region]:
         outside = float(share[~wrong].sum()) / float(share.sum())
         if wrong.any() and not wrong.all() and outside <= _STRAY:
             return [chunk(bad.shape, parts, axis, int(k)) for k in wrong.nonzero()[:, 0]]
-    box, span = _box(bad), _span(bad)
+    box, span = _box(bad), _span(bad, parts)
     if box is not None and (span is None or _share(bad, box) > _TIGHT):
         return [box]
     if span is not None:
@@ -94,7 +95,7 @@ def _box(bad: torch.Tensor) -> Region | None:
     return Region(tuple(index), ", ".join(words))
 
 
-def _span(bad: torch.Tensor) -> Region | None:
+def _span(bad: torch.Tensor, parts: int) -> Region | None:
     """A stretch of the elements in memory order: what a wrong count or a wrong number of blocks leaves."""
     hit = bad.reshape(-1).nonzero()[:, 0]
     first, last = int(hit[0]), int(hit[-1])
@@ -105,7 +106,11 @@ def _span(bad: torch.Tensor) -> Region | None:
     rows = slice(first // inner, last // inner + 1)
     tail = ", the end of the tensor" if last == bad.numel() - 1 else ""
     text = f"elements {first}..{last} in memory order{tail}"
-    return Region((rows, *(slice(None) for _ in bad.shape[1:])), text, dense=False)
+    index = (rows, *(slice(None) for _ in bad.shape[1:]))
+    width = bad.numel() // parts
+    if bad.numel() % parts == 0 and first // width == last // width and last - first + 1 > _DENSE * width:
+        return Region(index, f"chunk {first // width} of {parts} ({text})", first // width, axis=-1, dense=False)
+    return Region(index, text, dense=False)
 
 
 def _share(bad: torch.Tensor, region: Region) -> float:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from harness.jail import LAYERS
-from harness.types import Evaluation, Measurement, Mismatch, RankReport, Ratio, Timing
+from harness.types import Evaluation, Finding, Measurement, Mismatch, RankReport, Ratio, Timing
 from runs.attempts import Attempt
 from runs.events import Spend
 from runs.fold import Run
@@ -14,6 +14,8 @@ from service.text import columns, indent, one_line
 
 _LOG_LINES = 20
 """Lines of a failing candidate's compiler output that are shown; --json has all of it."""
+_FINDINGS = 3
+"""Findings that are shown, likewise."""
 
 
 def speedup(ratio: Ratio) -> str:
@@ -92,6 +94,7 @@ def evaluation_block(label: str, evaluation: Evaluation) -> str:
         lines += _figures(evaluation)
     else:
         lines.append(f"    at {evaluation.stage}: {one_line(evaluation.summary, 400)}")
+        lines += [indent(one_line(_finding(finding), 400)) for finding in evaluation.findings[:_FINDINGS]]
         lines += _rank_lines(evaluation.ranks)
         if log := evaluation.log.rstrip().splitlines()[-_LOG_LINES:]:
             lines.append(indent("\n".join(log), "    | "))
@@ -100,6 +103,10 @@ def evaluation_block(label: str, evaluation: Evaluation) -> str:
     seconds = sum(evaluation.stage_s.values())
     lines.append(f"    took {seconds:.1f} s, {evaluation.device_s:.1f} device-seconds; isolation: {layers}")
     return "\n".join(lines)
+
+
+def _finding(finding: Finding) -> str:
+    return f"{finding.cause}: {finding.text}{'' if finding.certain else ' (inferred)'}"
 
 
 def _figures(evaluation: Evaluation) -> list[str]:

@@ -196,7 +196,7 @@ def failure_text(evaluation: Evaluation, source: str, before: int | None = None)
     elif evaluation.log and not before:
         lines += further_lines(evaluation.log)
     tail: list[str] = []
-    if evaluation.verdict is Verdict.deadlock:
+    if evaluation.verdict is Verdict.deadlock and not evaluation.findings:
         tail = [
             "",
             "Not determined: which signal is missing. A rank that finished or failed earlier is the first suspect.",

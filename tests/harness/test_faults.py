@@ -14,10 +14,21 @@ from tests.faults.faults import FAULTS
 
 LIMITS = Limits(load_s=10.0, first_call_s=4.0, call_s=4.0)
 QUICK = (
+    "p01_last_rank_left_out",
     "p01_own_added_twice",
-    "p45_sum_for_mean",
+    "p01_bf16_on_the_wire",
+    "p01_ring_misses_last_step",
+    "p02_own_data_in_every_slot",
     "p03_flag_never_raised_again",
+    "p07_block_of_the_next_rank",
     "p16_slots_one_too_few",
+    "p18_epsilon_left_out",
+    "p41_own_parameters_on_every_rank",
+    "p45_publishes_once",
+    "p45_sum_for_mean",
+    "p54_scale_left_out",
+    "p73_local_maximum_only",
+    "p87_halos_swapped",
     "p01_undeclared_name",
     "p07_invented_kit_function",
 )
@@ -81,10 +92,11 @@ def sandbox():
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_it_gets_the_verdict_that_it_should(name, sandbox):
+def test_a_fault_gets_its_verdict_and_is_named(name, sandbox):
     fault = next(fault for fault in FAULTS if fault.name == name)
     result = sandbox.evaluate(fault.request(2, LIMITS))
     assert result.verdict in fault.verdicts, result.summary
+    assert fault.named(result) is not None, result.findings
 
 
 @pytest.fixture

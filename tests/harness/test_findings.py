@@ -34,6 +34,11 @@ def test_chunks_that_follow_the_rank():
     assert texts(*others) == ["every rank r: every chunk of axis 0 but chunk r: zero"]
 
 
+def test_chunks_in_memory_order():
+    ranks = [[fact(f"chunk {(r + 2) % 4} of 4", chunk=(r + 2) % 4, axis=-1)] for r in range(4)]
+    assert texts(*ranks) == ["every rank r: chunk ((r + 2) mod W) in memory order: zero"]
+
+
 def test_chunks_that_hold_the_next_one():
     chunks = [
         fact(f"chunk {k} of 4", says="what belongs into chunk {peer}", chunk=k, peer=(k + 1) % 4) for k in range(4)

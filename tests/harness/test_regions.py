@@ -43,6 +43,14 @@ def test_a_stretch_in_memory_order():
     assert texts(bad) == ["elements 55..89 in memory order, the end of the tensor"]
 
 
+def test_a_chunk_in_memory_order():
+    bad = torch.zeros(14, 40, dtype=torch.bool)
+    bad.view(-1)[280:420] = True
+    (region,) = regions.find(bad, 4)
+    assert region.text == "chunk 2 of 4 (elements 280..419 in memory order)"
+    assert (region.chunk, region.axis) == (2, -1)
+
+
 def test_scattered_elements_are_said_to_be_that():
     bad = torch.zeros(64, 64, dtype=torch.bool)
     bad.view(-1)[:: 64 * 13 + 5] = True
