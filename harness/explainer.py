@@ -15,8 +15,8 @@ from harness.altered import recorded
 from harness.errors import HarnessError
 from harness.exchange import MalformedError, structure_error
 from harness.numerics import Judged, judge, likeness, pairs, sure
-from harness.provenance import Fact
 from harness.regions import Region
+from harness.statements import MOST, Fact
 from harness.suppositions import Supposition
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Explainer:
                 return {"holds": False, "firm": False}
             is_, would = judged.out.double()[bad], other.double()[bad]
             near = ((is_ - would).abs() <= allowed) | (is_ == would) | (is_.isnan() & would.isnan())
-            holds &= float(near.double().mean()) >= provenance.MOST
+            holds &= float(near.double().mean()) >= MOST
             firm |= int(bad.sum()) >= 4 or allowed <= 1e-3 * float(judged.truth.abs().max())
         return {"holds": holds, "firm": firm}
 

@@ -4,19 +4,49 @@ would be right without some ranks' numbers. Collective: every reference rank cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from harness import ring
-from harness.provenance import Sources
 
 Evaluate = Callable[[tuple[Any, ...]], Any]
 """What is right for these arguments, in float64 where numbers are computed."""
 
 _MOST_BYTES = 64 << 20
 """Of one rank's inputs, and of its outputs, up to which they are sent to all and evaluated again."""
+
+
+@dataclass
+class Sources:
+    """What wrong values of one output tensor may come from. Tensors have the output's shape unless said otherwise;
+    complex ones are pairs of real ones, as in `Judged`."""
+
+    rank: int
+    world_size: int
+    inputs: list[list[tuple[str, torch.Tensor]]] = field(default_factory=list)
+    """By rank: names and tensors of its arguments, any shape."""
+    rights: list[torch.Tensor | None] = field(default_factory=list)
+    """By rank: what is right there."""
+    others: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    """Names of other calls, and what was right for them."""
+    sizes: dict[int, str] = field(default_factory=dict)
+    """Sizes of the inputs' axes, and whose they are."""
+    parts: list[torch.Tensor] = field(default_factory=list)
+    """By rank: what is right here if all other ranks' numbers are zero; empty if not known."""
+    without: list[torch.Tensor] = field(default_factory=list)
+    """By rank: what is right here if that rank's numbers are zero; empty if not known."""
+
+    additive: bool = False
+    """Whether what is right is the sum of what the ranks contribute; `weigh` finds out."""
+
+    def weigh(self, truth: torch.Tensor) -> None:
+        """Find out whether the parts add up to what is right."""
+        if self.parts and all(bool(part.isfinite().all()) for part in self.parts):
+            rest = torch.stack(self.parts).sum(0) - truth
+            self.additive = float(rest.norm()) <= 1e-5 * float(truth.norm())
 
 
 def gather(

@@ -5,7 +5,7 @@ import torch
 
 from harness import provenance
 from harness.numerics import judge
-from harness.provenance import Sources
+from harness.sources import Sources
 
 W, RANK = 4, 1
 SHAPE = (16, 24)
