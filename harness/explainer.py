@@ -15,8 +15,8 @@ from harness.altered import recorded
 from harness.errors import HarnessError
 from harness.exchange import MalformedError, structure_error
 from harness.numerics import Judged, judge, likeness, pairs, sure
+from harness.part import MOST, Fact
 from harness.regions import Region
-from harness.statements import MOST, Fact
 from harness.suppositions import Supposition
 
 if TYPE_CHECKING:
