@@ -53,7 +53,7 @@ def of_peer(part: Part) -> Fact | None:
             continue
         if part.like(part.at(right)) >= MOST:
             return Fact("another rank's", "what belongs to rank {peer}, its block of the result", peer=rank)
-    if part.region is None or part.region.chunk is None:
+    if part.region.chunk is None or part.region.axis < 0 or part.thinned:
         return halves(part)
     shape, axis, own = torch.Size(part.shape), part.region.axis, part.region.chunk
     for rank, right in enumerate(rights):
@@ -110,7 +110,9 @@ def order(part: Part) -> Fact | None:
 
 def rows(part: Part) -> Fact | None:
     """Rows that are right, in another order."""
-    if part.out.dim() < 2 or part.out.shape[0] in (1, 2, part.sources.world_size):  # chunks say it better
+    if (
+        part.thinned or part.out.dim() < 2 or part.out.shape[0] in (1, 2, part.sources.world_size)
+    ):  # chunks say it better
         return None
     out, truth = part.out.reshape(part.out.shape[0], -1), part.truth.reshape(part.out.shape[0], -1)
     if out.shape[1] < 4 or out.numel() > 1 << 24:
@@ -123,7 +125,7 @@ def rows(part: Part) -> Fact | None:
     source = order[near]
     if part.like(truth[source].reshape(part.out.shape)) < MOST:
         return None
-    runs = _runs(source.tolist())
+    runs = _runs(source.tolist(), part.index[0].start or 0)
     said = ", ".join(f"{_span(at, length)} has {_span(at_source, length)}" for at, at_source, length in runs[:6])
     if len(runs) * 2 <= len(source):
         return Fact("blocks in another order", f"the order of the blocks is not right: {said}")
@@ -184,7 +186,8 @@ def places(part: Part) -> list[tuple[tuple[int, ...], _Origin, _Origin | None]]:
         pattern = rows[row, column : column + run]
         origin = None if bool((pattern == pattern[0]).all()) else find(part, pattern)
         if origin is not None:
-            here = _unravel(row * rows.shape[1] + column, part.raw.shape)
+            local = _unravel(row * rows.shape[1] + column, part.raw.shape)
+            here = tuple((s.start or 0) + at * (s.step or 1) for at, s in zip(local, part.index, strict=True))
             found.append((here, origin, find(part, right[row, column : column + run])))
     return found
 
@@ -212,10 +215,10 @@ def find(part: Part, pattern: torch.Tensor) -> _Origin | None:
     return None
 
 
-def _runs(source: list[int]) -> list[tuple[int, int, int]]:
-    """Of a permutation of rows: (row, row that it holds, length) of stretches that are moved as one."""
+def _runs(source: list[int], first: int) -> list[tuple[int, int, int]]:
+    """Of a permutation of rows from `first` on: (row, row that it holds, length) of stretches that are moved as one."""
     runs: list[tuple[int, int, int]] = []
-    for row, held in enumerate(source):
+    for row, held in ((first + at, first + there) for at, there in enumerate(source)):
         if row == held:
             continue
         if runs and (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]) == (row, held):

@@ -34,6 +34,8 @@ class Explainer:
         self._owner = owner
         self._base: Any = None
         """The candidate's output in the call that others are compared with."""
+        self._varied: tuple[Any, ...] = ()
+        """The inputs of which one rank's numbers have been changed."""
         self.handlers: dict[str, Handler] = {
             "explain": self._explain,
             "diagnose": self._diagnose,
@@ -61,18 +63,16 @@ class Explainer:
         return {"likeness": found if output is not None else None}
 
     def _diagnose(self, message: dict[str, Any]) -> dict[str, Any]:
-        """What the wrong values of output `number` are. Reply: `facts`, a list of region and statement of each, and
+        """What the wrong values of output `number` are; `parts`: whether there is time to evaluate the reference twice
+        for each rank. Reply: `facts`, a list of region and statement of each, and
         `suppositions` that can be tried."""
         owner, output = self._owner, self._wrong(message["number"])
         others = [(name, ring.clone(owner.right(item).right[1])) for name, item in message["others"]]
         known = owner.right(message["item"])
         arguments, (expected, oracle, unsure) = ring.clone(known.arguments), ring.clone(known.right)
-        found = sources.gather(arguments, self._names(), oracle, others, owner.oracle, self._variable)
-        slot = message["item"].get("slot")
-        slots = [number for number in sorted(owner.slots) if slot is not None and 0 <= number != slot]
-        with recorded() as calls:
-            owner.oracle(arguments)
-        possible = suppositions.listed(self._padded(arguments), self._names(), owner.state.world_size, slots, calls)
+        evaluate = owner.oracle if message["parts"] else None
+        found = sources.gather(arguments, self._names(), oracle, others, evaluate, self._variable)
+        possible = self._possible(arguments, message["item"].get("slot", 0)) if message["parts"] else []
         facts: list[dict[str, Any]] = []
         if output is not None:
             tensors = pairs(sure(output, unsure), sure(expected, unsure), sure(oracle, unsure), "out")
@@ -82,6 +82,14 @@ class Explainer:
                 if judged.wrong:
                     facts += [_as_json(path, region, fact) for region, fact in provenance.explain(judged, out, source)]
         return {"facts": facts, "suppositions": [it.facts() for it in possible]}
+
+    def _possible(self, arguments: tuple[Any, ...], slot: int) -> list[Supposition]:
+        """What may be supposed; `slot`: of the inputs, those below hold earlier calls'."""
+        owner = self._owner
+        with recorded() as calls:
+            owner.oracle(arguments)
+        earlier = [number for number in sorted(owner.slots) if number < slot]
+        return suppositions.listed(self._padded(arguments), self._names(), owner.state.world_size, earlier, calls)
 
     def _suppose(self, message: dict[str, Any]) -> dict[str, Any]:
         """Whether output `number` is what would be right under a supposition. Reply: `holds`, `firm` (too many or too
@@ -153,19 +161,20 @@ class Explainer:
         return {"right": right, "same": None if first is None else _same(first, self._base)}
 
     def _vary(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Slot `to`: slot `slot` with all numbers of rank `rank` changed that may. Reply: `tree`."""
+        """The inputs of slot `slot` with all numbers of rank `rank` changed that may; no slot of this side holds them.
+        Reply: `tree`."""
         owner = self._owner
         given = owner.slots[message["slot"]].given
         if owner.state.rank == message["rank"]:
             given = sources.vary(given, self._variable)
-        owner.put(message["to"], given)
+        self._varied = owner.state.groups.materialise(given)
         return {"tree": owner.state.exchange["inputs"].write(list(given))}
 
     def _influence(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Where the output for slot `to`, as against that for `slot`, has not changed although what is right has, or
-        has although what is right is the same. Reply: `facts`."""
+        """Where the output for what `vary` made, as against that for `slot`, has not changed although what is right
+        has, or has although what is right is the same. Reply: `facts`."""
         owner, rank = self._owner, message["rank"]
-        base, varied = owner.right({"slot": message["slot"]}), owner.right({"slot": message["to"]})
+        base, varied = owner.right({"slot": message["slot"]}), owner.evaluate(self._varied)
         output = self._read(message["tree"], varied)
         facts = []
         for (path, out, _, true), (_, before, ref, former) in zip(

@@ -44,8 +44,8 @@ def combined(part: Part) -> Fact | None:
     if len(there) < 2 or out.numel() < max(FEW, 4 * len(there)) or not bool(out.isfinite().all()):
         return None
     columns = torch.stack([parts[k] for k in there], 1)
-    weights = torch.linalg.lstsq(columns.cpu(), out[:, None].cpu(), driver="gelsd").solution[:, 0]
-    residual = norm(columns.cpu() @ weights - out.cpu()) / max(norm(out), 1e-30)
+    weights = _fit(columns, out)
+    residual = norm(columns @ weights - out) / max(norm(out), 1e-30)
     if residual > RESIDUAL or all(abs(float(w) - 1) < 0.02 for w in weights):
         return None
     found = dict(zip(there, (float(w) for w in weights), strict=True))
@@ -59,27 +59,28 @@ def combined(part: Part) -> Fact | None:
 def rows_of_parts(part: Part) -> list[tuple[Region, Fact]]:
     """Stretches of rows that add up differently from the ranks' parts; empty if that does not explain them all."""
     shape, parts = part.out.shape, part.sources.parts
-    if not part.sources.additive or part.out.dim() < 2 or not part.region or not bool(part.out.isfinite().all()):
+    stepped = bool(part.index) and part.index[0].step not in (None, 1)
+    if not part.sources.additive or part.out.dim() < 2 or stepped or not bool(part.out.isfinite().all()):
         return []
     rows = part.out.reshape(shape[0], -1)
     columns = torch.stack([part.at(whole).reshape(rows.shape) for whole in parts], -1)
     if rows.shape[1] < 4 * len(parts) or bool((columns.norm(dim=1) < 1e-3 * columns.norm(dim=1).max()).any()):
         return []
-    weights = torch.linalg.lstsq(columns.cpu(), rows[..., None].cpu(), driver="gelsd").solution[..., 0]
-    rest = (columns.cpu() @ weights[..., None])[..., 0] - rows.cpu()
-    if bool((rest.norm(dim=1) > RESIDUAL * rows.cpu().norm(dim=1)).any()):
+    weights = _fit(columns, rows)
+    rest = (columns @ weights[..., None])[..., 0] - rows
+    if bool((rest.norm(dim=1) > RESIDUAL * rows.norm(dim=1)).any()):
         return []
     rounded = (weights * 20).round() / 20
     starts = [0, *(i for i in range(1, len(rounded)) if not torch.equal(rounded[i], rounded[i - 1]))]
     if len(starts) > 2 * len(parts):
         return []
-    first = part.region.index[0].start or 0 if part.region.index else 0
+    first = part.index[0].start or 0
     found = []
     for start, end in zip(starts, [*starts[1:], len(rounded)], strict=True):
         mean = weights[start:end].mean(0)
         if bool(((mean - 1).abs() < 0.02).all()):
             continue
-        index = (slice(first + start, first + end), *(part.region.index[1:] if part.region.index else ()))
+        index = (slice(first + start, first + end), *part.index[1:])
         region = Region(index, f"rows {first + start}..{first + end - 1}")
         fitted = {k: float(weight) for k, weight in enumerate(mean)}
         evidence = "fitted: " + " + ".join(f"{weight:.3g} x rank {k}'s part" for k, weight in fitted.items())
@@ -166,6 +167,13 @@ def offset(part: Part) -> Fact | None:
                 times = what or f"counted {1 + by:.3g} times"
                 return Fact("offset", f"{name} ({list(tensor.shape)}) is {times}", f"every row is off by {by:.3g} x it")
     return Fact("offset", "every row is off by the same vector: a bias or a mean left out or added too often")
+
+
+def _fit(columns: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Weights of the last axis's columns that come closest to the values, for each leading index. By the normal
+    equations: columns are of about one size and independent, and there are millions of rows."""
+    across = columns.transpose(-1, -2)
+    return (torch.linalg.pinv(across @ columns) @ (across @ values[..., None]))[..., 0]
 
 
 def _weights(found: dict[int, float], world_size: int, evidence: str) -> Fact:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -15,6 +14,8 @@ MOST = 0.95
 """Share of a region's wrong elements for which a statement must hold."""
 RESIDUAL = 0.05
 """How much of the output, in RMS, a linear combination may leave unexplained."""
+_MOST_ELEMENTS = 1 << 20
+"""Of a region with more elements some rows stand for all."""
 FEW = 64
 """With fewer elements a fit means nothing."""
 
@@ -39,21 +40,33 @@ class Part:
     truth: torch.Tensor
     bad: torch.Tensor
     allowed: float
-    region: Region | None
+    index: tuple[slice, ...]
+    region: Region
     sources: Sources
 
     @classmethod
-    def of(cls, judged: Judged, raw: torch.Tensor, region: Region | None, sources: Sources) -> Part:
-        index = region.index if region and region.index else ...
+    def of(cls, judged: Judged, raw: torch.Tensor, region: Region, sources: Sources) -> Part:
+        """Of very large regions every n-th row stands for all."""
+        index: tuple[slice, ...] = region.index
+        rows = judged.bad[index].shape[0] if index else 1
+        step = -(-judged.bad[index].numel() // _MOST_ELEMENTS) if index and index[0].step in (None, 1) else 1
+        if 1 < step < rows:
+            index = (slice(index[0].start, index[0].stop, step), *index[1:])
         return cls(
             raw=(torch.view_as_real(raw) if raw.is_complex() else raw)[index],
-            out=judged.out.double()[index],
-            truth=judged.truth.double()[index],
+            out=judged.out[index].double(),
+            truth=judged.truth[index].double(),
             bad=judged.bad[index],
             allowed=judged.bound.max_error,
+            index=index,
             region=region,
             sources=sources,
         )
+
+    @property
+    def thinned(self) -> bool:
+        """Whether there are fewer rows here than in the region."""
+        return self.index != self.region.index
 
     def share(self, holds: torch.Tensor) -> float:
         """Of the wrong elements."""
@@ -65,8 +78,7 @@ class Part:
 
     def at(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same region of a tensor of the output's shape."""
-        index: Any = self.region.index if self.region and self.region.index else ...
-        return tensor[index].double()
+        return tensor[self.index].double()
 
     @property
     def shape(self) -> tuple[int, ...]:

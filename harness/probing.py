@@ -23,7 +23,7 @@ _DEADLINE_S = 10.0
 _SYMPTOMS = ("rows scaled",)
 """Causes that say what is wrong and not why."""
 _TO = -1
-"""Slot of the inputs of which one rank's are changed."""
+"""The candidate's slot for inputs of which one rank's are changed."""
 
 
 def diagnose(pair: Pair, wrong: Wrong) -> tuple[Finding, ...]:
@@ -31,20 +31,28 @@ def diagnose(pair: Pair, wrong: Wrong) -> tuple[Finding, ...]:
     certain: tuple[Finding, ...] = ()
     left: tuple[Finding, ...] = ()
     try:
-        message = {"number": wrong.number, "item": wrong.item, "others": wrong.others, "check": pair.request.check}
-        replies = pair.ask_reference("diagnose", message, "finding out what wrong values are", _DEADLINE_S)
+        quick = 2 * pair.candidate.world_size * pair.check_s < _BUDGET_S
+        message = {
+            "number": wrong.number, "item": wrong.item, "others": wrong.others, "check": pair.request.check,
+            "parts": quick,
+        }  # fmt: skip
+        replies = pair.ask_reference("diagnose", message, "finding out what wrong values are", _deadline(pair))
         found = findings.merge([reply["facts"] for reply in replies])
         certain = tuple(finding for finding in found if finding.certain)
         left = tuple(finding for finding in found if not finding.certain)
         weak = left or any(finding.cause in _SYMPTOMS for finding in certain)
-        if weak and (supposed := _suppose(pair, wrong, replies[0]["suppositions"])):
+        if weak and quick and (supposed := _suppose(pair, wrong, replies[0]["suppositions"])):
             certain, left = (*supposed, *certain), ()
         if "slot" in wrong.item and not wrong.item.get("former"):  # calls in a row are not repeated one by one
-            certain = (*certain, *_probe(pair, wrong.item["slot"], whole=not certain))
+            certain = (*certain, *_probe(pair, wrong.item["slot"], whole=quick and not certain))
     except SandboxError as error:  # the reference's ranks are replaced; the verdict stands
         text = f"the diagnosis broke off: {str(error).splitlines()[0]}"
         left = (*left, Finding(cause="not diagnosed", text=text, certain=False))
     return (*certain, *(finding for finding in left if not certain or finding.cause != "unknown"))
+
+
+def _deadline(pair: Pair) -> float:
+    return _DEADLINE_S + 8 * pair.check_s
 
 
 def _suppose(pair: Pair, wrong: Wrong, possible: list[dict[str, Any]]) -> tuple[Finding, ...]:
@@ -54,7 +62,9 @@ def _suppose(pair: Pair, wrong: Wrong, possible: list[dict[str, Any]]) -> tuple[
     for it in possible:
         if time.monotonic() > began + _BUDGET_S:
             break
-        replies = pair.ask_reference("suppose", common | {"supposition": it}, f"supposing {it['text']}", _DEADLINE_S)
+        replies = pair.ask_reference(
+            "suppose", common | {"supposition": it}, f"supposing {it['text']}", _deadline(pair)
+        )
         told = [reply for reply in replies if reply["holds"] is not None]
         if told and all(reply["holds"] for reply in told):
             evidence = "the reference was evaluated so, and gives what the candidate returned"
@@ -83,10 +93,10 @@ def _sway(pair: Pair, slot: int, facts: list[list[dict[str, Any]]]) -> None:
     for rank in range(pair.candidate.world_size):
         if time.monotonic() > began + _BUDGET_S:
             break
-        drawn = pair.ask_reference("vary", {"slot": slot, "to": _TO, "rank": rank}, "changing one rank's inputs")
+        drawn = pair.ask_reference("vary", {"slot": slot, "rank": rank}, "changing one rank's inputs")
         messages = [{"slot": _TO, "in_place": False, "tree": reply["tree"]} for reply in drawn]
         pair.ask("inputs", messages, _CALL_S)
-        replies = _ask(pair, "influence", _TO, {"slot": slot, "to": _TO, "rank": rank})
+        replies = _ask(pair, "influence", _TO, {"slot": slot, "rank": rank})
         for into, reply in zip(facts, replies, strict=True):
             into += reply["facts"]
 

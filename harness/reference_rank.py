@@ -103,14 +103,10 @@ class ReferenceRank:
         # Contiguous, as they arrive on the other side, and each tensor with memory of its own.
         arguments = ring.clone(self.problem.inputs(self._case, context), contiguous=True)
         former = self.slots[message["slot"]] if message["in_place"] else None
-        self.put(message["slot"], arguments, former)
-        return {} if message.get("alone") else {"tree": self.state.exchange["inputs"].write(list(arguments))}
-
-    def put(self, number: int, given: tuple[Any, ...], former: Slot | None = None) -> None:
-        """Fill a slot. `former`: what it held, if the candidate's buffers stay the same."""
         if former is not None:
             former.former = None
-        self.slots[number] = Slot(self.state.groups.materialise(given), given, former=former)
+        self.slots[message["slot"]] = Slot(self.state.groups.materialise(arguments), arguments, former=former)
+        return {} if message.get("alone") else {"tree": self.state.exchange["inputs"].write(list(arguments))}
 
     def right(self, item: dict[str, Any]) -> Known:
         """What is right for an item. Collective, like the reference itself: every rank asks at the same time.

@@ -54,10 +54,11 @@ def gather(
     names: list[str],
     right: Any,
     others: list[tuple[str, Any]],
-    evaluate: Evaluate,
+    evaluate: Evaluate | None,
     variable: Callable[[int], bool],
 ) -> list[Sources]:
     """One for each tensor of the output `right`, in order. `others`: names of other calls and what was right for them;
+    `evaluate`: None if there is no time for what would be right without some ranks;
     `variable`: whether the numbers of an argument may be replaced by zeros."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     outputs = _real(right)
@@ -69,8 +70,10 @@ def gather(
     dist.all_gather_object(everybody, sent)
     if any(each is None for each in everybody):
         return [Sources(rank, world_size, others=old) for old in _aligned(others, len(outputs))]
-    parts = list(_evaluations(arguments, evaluate, variable, lambda k: k != rank, world_size))
-    without = list(_evaluations(arguments, evaluate, variable, lambda k: k == rank, world_size))
+    parts, without = [], []
+    if evaluate is not None:
+        parts = list(_evaluations(arguments, evaluate, variable, lambda k: k != rank, world_size))
+        without = list(_evaluations(arguments, evaluate, variable, lambda k: k == rank, world_size))
     sizes = {n: f"the size of axis {axis} of {name}" for name, t in own for axis, n in enumerate(t.shape) if n > 2}
     found = []
     for i, old in enumerate(_aligned(others, len(outputs))):

@@ -18,9 +18,9 @@ from harness.diagnosis import AFTER
 from harness.pair import FailedError, Item, Other, Pair
 from harness.types import Verdict
 
-BURSTS = 4
+BURSTS = 6
 _CALLS = (6, 10)
-_CHECKS_S = 0.4
+_CHECKS_S = 0.6
 """About how long all outputs of the bursts may take to compare; at least two of each burst are."""
 _PULSES = 6
 _LEAK_BYTES = 1 << 20

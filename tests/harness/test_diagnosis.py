@@ -155,9 +155,17 @@ def test_ranks_that_wait_are_a_deadlock(ranks):
 
 
 def test_all_ranks_in_their_own_code_are_a_timeout():
-    verdict, summary, _ = judge(silent(0, OWN, HARNESS), silent(1, Frame("candidate.py", 9, "inner"), OWN))
+    ranks = silent(0, OWN, HARNESS), silent(1, Frame("candidate.py", 9, "inner"), OWN)
+    for rank in ranks:
+        rank.busy = 0.4
+    verdict, summary, _ = judge(*ranks)
     assert verdict is Verdict.timeout
     assert "rank 0 inside call 3 at line 7" in summary and "rank 1 inside call 3 at line 9" in summary
+
+
+def test_ranks_that_use_no_processor_are_blocked_whatever_their_frame():
+    verdict, _, _ = judge(silent(0, OWN), silent(1, OWN))
+    assert verdict is Verdict.deadlock
 
 
 def test_a_compilation_or_an_import_that_does_not_end_is_a_timeout():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness import provenance
+from harness import part, provenance
 from harness.numerics import judge
 from harness.sources import Sources
 
@@ -22,7 +22,7 @@ RIGHT = torch.stack(PARTS).sum(0)
 
 def explained(out: torch.Tensor, right: torch.Tensor = RIGHT, *, exact: bool = False, **sources):
     """(cause, region, text, certain) of each fact on rank 1's output of an all-reduce."""
-    given = {"inputs": [[("argument `x`", part)] for part in PARTS], "rights": [right] * W} | sources
+    given = {"inputs": [[("argument `x`", own)] for own in PARTS], "rights": [right] * W} | sources
     known = Sources(RANK, W, **given)
     known.weigh(right)
     judged = judge(out, right.to(out.dtype), right, exact, "oracle", W)
@@ -146,6 +146,13 @@ def test_the_right_source_at_a_wrong_offset():
     out = torch.cat([part[2 + k : 5 + k] for k, part in enumerate(PARTS)])
     found = explained(out.float(), right, exact=True)
     assert len(found) == 3 and all(cause == "wrong offset" and "argument `x`" in text for cause, _, text, _ in found)
+
+
+@pytest.mark.parametrize("out", [(RIGHT * 3).float(), (RIGHT - PARTS[2]).float(), single.flip(1)])
+def test_of_a_large_output_some_rows_stand_for_all(monkeypatch, out):
+    whole = only(out, **SUM)
+    monkeypatch.setattr(part, "_MOST_ELEMENTS", RIGHT.numel() // 4)
+    assert only(out, **SUM) == whole
 
 
 def test_what_is_like_nothing_is_unknown():
