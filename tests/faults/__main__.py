@@ -20,7 +20,9 @@ from harness.types import DType, Evaluation, Limits, PlatformName, Request
 from problems.spec import ProblemError
 from tests.faults.fault import CORRECT, ROOT, Fault, problem_of, request
 from tests.faults.faults import FAULTS
+from tests.faults.held_out import HELD_OUT
 
+SETS: dict[str, tuple[Fault, ...]] = {"first": FAULTS, "held-out": HELD_OUT, "all": FAULTS + HELD_OUT}
 _FIRST_CALL_S = {"cpu": 0.0, "cuda": 10.0}
 
 
@@ -31,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     first_s = max(options.deadline, _FIRST_CALL_S[options.platform])
     limits = Limits(load_s=10.0, first_call_s=first_s, call_s=options.deadline)
-    faults = [f for f in FAULTS if f.platform == options.platform and re.search(options.only, f.name)]
+    faults = [f for f in SETS[options.set] if f.platform == options.platform and re.search(options.only, f.name)]
     rows: list[dict[str, Any]] = []
     for world_size in options.world_size:
         print(f"\n{options.platform}, {world_size} ranks", flush=True)
@@ -83,7 +85,8 @@ def _base(
 def _fault(box: Sandbox, fault: Fault, world_size: int, limits: Limits) -> dict[str, Any]:
     evaluation, described = _evaluated(box, fault.request(world_size, limits))
     row = {
-        "what": "fault", "name": fault.name, "base": fault.path.stem, "problem": fault.problem, "kind": fault.kind,
+        "what": "fault", "set": set_of(fault), "name": fault.name, "base": fault.path.stem,
+        "problem": fault.problem, "kind": fault.kind,
         "case": fault.case, "dtype": fault.dtype, "world_size": world_size,
         "planted": fault.said(fault.planted, world_size), "expected": [str(v) for v in fault.verdicts],
     } | described  # fmt: skip
@@ -97,6 +100,10 @@ def _fault(box: Sandbox, fault: Fault, world_size: int, limits: Limits) -> dict[
     if not row["right"]:
         print(f"    expected {'/'.join(row['expected'])}: {row['summary'][:300]}", flush=True)
     return row
+
+
+def set_of(fault: Fault) -> str:
+    return next(name for name, faults in SETS.items() if fault in faults)
 
 
 def _evaluated(box: Sandbox, asked: Request) -> tuple[Evaluation | None, dict[str, Any]]:
@@ -118,22 +125,27 @@ def _evaluated(box: Sandbox, asked: Request) -> tuple[Evaluation | None, dict[st
 def table(document: dict[str, Any]) -> str:
     """Markdown: one row for each fault."""
     rows = [row for row in document["rows"] if row["what"] == "fault"]
-    lines = ["| fault | problem | ranks | verdict | finding | named |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| fault | set | problem | ranks | verdict | finding | named |", "| --- " * 7 + "|"]
     for row in rows:
         shown = row["findings"][(row["named"] or 1) - 1] if row["findings"] else None
         finding = f"{shown['cause']}: {shown['text']}" if shown else "none"
         cells = (
-            row["planted"], row["problem"], row["world_size"], row["verdict"], finding, "yes" if row["named"] else "no"
+            row["planted"], row["set"], row["problem"], row["world_size"], row["verdict"], finding,
+            "yes" if row["named"] else "no",
         )  # fmt: skip
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
-    named = sum(row["named"] is not None for row in rows)
-    return "\n".join([*lines, "", f"{named} of {len(rows)} named."])
+    totals = []
+    for name in SETS:
+        if outcomes := [row["named"] is not None for row in rows if row["set"] == name]:
+            totals.append(f"{name}: {sum(outcomes)} of {len(outcomes)} named.")
+    return "\n".join([*lines, "", *totals])
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
     parser.add_argument("--platform", choices=get_args(PlatformName), default="cpu")
     parser.add_argument("--world-size", type=int, nargs="+", default=[4])
+    parser.add_argument("--set", choices=SETS, default="all", help="held-out: those on which nothing was tuned")
     parser.add_argument("--only", default="", help="regular expression: names of the faults to plant")
     parser.add_argument("--no-bases", action="store_true", help="only the faults")
     parser.add_argument("--no-faults", action="store_true", help="only the bases")

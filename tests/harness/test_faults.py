@@ -8,9 +8,10 @@ import pytest
 from harness.evaluate import Sandbox
 from harness.types import BACKENDS, Evaluation, Finding, Limits
 from problems import catalogue
-from tests.faults.__main__ import table
+from tests.faults.__main__ import SETS, set_of, table
 from tests.faults.fault import CORRECT, ROOT, every
 from tests.faults.faults import FAULTS
+from tests.faults.held_out import HELD_OUT
 
 LIMITS = Limits(load_s=10.0, first_call_s=4.0, call_s=4.0)
 QUICK = (
@@ -35,16 +36,18 @@ QUICK = (
 
 
 def test_there_are_enough_of_them():
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
-    cpu, cuda = ([fault for fault in FAULTS if fault.platform == platform] for platform in ("cpu", "cuda"))
-    assert len(cpu) >= 30 and len({fault.problem for fault in cpu}) >= 8
+    assert len({fault.name for fault in SETS["all"]}) == len(SETS["all"])
+    cpu, cuda = ([fault for fault in SETS["all"] if fault.platform == platform] for platform in ("cpu", "cuda"))
+    assert len(cpu) >= 60 and len({fault.problem for fault in cpu}) >= 20
     assert len(cuda) >= 6
-    assert {fault.problem for fault in FAULTS} <= {entry.number for entry in catalogue.entries()}
+    assert len(HELD_OUT) >= 30 and len({fault.problem for fault in HELD_OUT}) >= 12
+    assert set_of(FAULTS[0]) == "first" and set_of(HELD_OUT[0]) == "held-out"
+    assert {fault.problem for fault in SETS["all"]} <= {entry.number for entry in catalogue.entries()}
     bases = {path.name for path in (ROOT / CORRECT).glob("*.py")}
     assert {fault.path.name for fault in cpu} == bases
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", SETS["all"], ids=lambda fault: fault.name)
 def test_it_can_be_planted(fault):
     planted = fault.source()  # raises if a replacement does not match exactly once
     assert planted != fault.path.read_text(encoding="utf-8")
@@ -74,14 +77,25 @@ def test_a_finding_names_the_cause(evaluation):
 
 def test_the_table_has_a_row_for_each_fault():
     finding = {"cause": "stale", "text": "a | b", "evidence": "", "certain": True}
-    row = {"what": "fault", "planted": "Late.", "problem": 7, "world_size": 4, "verdict": "race", "named": None}
-    rows = [row | {"findings": []}, row | {"findings": [finding], "named": 1}, {"what": "base"}]
+    row = {
+        "what": "fault",
+        "set": "first",
+        "planted": "Late.",
+        "problem": 7,
+        "world_size": 4,
+        "verdict": "race",
+        "named": None,
+    }
+    named = row | {"findings": [finding], "named": 1}
+    rows = [row | {"findings": []}, named, named | {"set": "held-out"}, {"what": "base"}]
     lines = table({"rows": rows}).splitlines()
     assert lines[2:] == [
-        "| Late. | 7 | 4 | race | none | no |",
-        "| Late. | 7 | 4 | race | stale: a \\| b | yes |",
+        "| Late. | first | 7 | 4 | race | none | no |",
+        "| Late. | first | 7 | 4 | race | stale: a \\| b | yes |",
+        "| Late. | held-out | 7 | 4 | race | stale: a \\| b | yes |",
         "",
-        "1 of 2 named.",
+        "first: 1 of 2 named.",
+        "held-out: 1 of 1 named.",
     ]
 
 
