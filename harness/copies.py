@@ -47,6 +47,9 @@ def own(part: Part) -> Fact | None:
 
 def of_peer(part: Part) -> Fact | None:
     """What is right elsewhere: on another rank, or in another chunk of this tensor."""
+    for number, sibling in part.sources.siblings:
+        if part.like(part.at(sibling)) >= MOST:
+            return Fact("outputs swapped", f"what is right for tensor {number} of the output, counted from 0")
     rights = part.sources.rights
     for rank, right in enumerate(rights):
         if rank == part.sources.rank or right is None or right.shape != part.shape:

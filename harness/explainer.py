@@ -209,6 +209,12 @@ class Explainer:
         return owner.canonical(output, known.arguments)
 
 
+_TOO_LITTLE = {
+    True: "does not change with rank {peer}'s inputs, as it must",
+    False: "changes only in part with rank {peer}'s inputs, where all of it must",
+}
+
+
 def _sway(
     must: torch.Tensor, may: torch.Tensor, has: torch.Tensor, rank: int, world_size: int
 ) -> list[tuple[Region, Fact]]:
@@ -219,7 +225,7 @@ def _sway(
         for region in regions.find(missing, world_size):
             share = float(missing[region.index].double().mean())
             found.append((region, Fact(
-                "no influence", "does not change with rank {peer}'s inputs, as it must",
+                "no influence", _TOO_LITTLE[float(missing.sum()) >= MOST * float(must.sum())],
                 f"with all of rank {rank}'s numbers changed, {share:.0%} of it stayed what it was", peer=rank,
             )))  # fmt: skip
     if float(foreign.sum()) >= _NO_INFLUENCE * float(has.sum()) and bool(foreign.any()):

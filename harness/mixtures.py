@@ -97,13 +97,13 @@ def scaled(part: Part) -> Fact | None:
     by = float(out @ truth / (truth @ truth))
     residual = norm(out - by * truth) / max(norm(out), 1e-30)
     named = _ratio(by, part.sources.world_size) or size(part, by)
-    if len(out) < FEW and (named is None or residual > 1e-3):
+    if len(out) < FEW and residual > 1e-3:
         return None
     if residual > RESIDUAL / 2 or abs(by - 1) < 0.01:
         return None
-    return Fact(
-        "scaled", f"{by:.4g} times what is right{f' ({named})' if named else ''}", f"{residual:.1%} unexplained"
-    )
+    text = f"{by:.4g} times what is right{f' ({named})' if named else ''}"
+    # A few numbers are always some multiple.
+    return Fact("scaled", text, f"{residual:.1%} unexplained", certain=named is not None or len(out) >= 4)
 
 
 def row_factors(part: Part) -> Fact | None:

@@ -20,6 +20,7 @@ _BUDGET_S = 4.0
 """No further probe is begun after this."""
 _DEADLINE_S = 10.0
 """Of the reference ranks, for one request: they evaluate what was never meant to be evaluated."""
+_UNSTEADY = "differs from call to call"
 _SYMPTOMS = ("rows scaled",)
 """Causes that say what is wrong and not why."""
 _TO = -1
@@ -44,7 +45,10 @@ def diagnose(pair: Pair, wrong: Wrong) -> tuple[Finding, ...]:
         if weak and quick and (supposed := _suppose(pair, wrong, replies[0]["suppositions"])):
             certain, left = (*supposed, *certain), ()
         if "slot" in wrong.item and not wrong.item.get("former"):  # calls in a row are not repeated one by one
-            certain = (*certain, *_probe(pair, wrong.item["slot"], whole=quick and not certain))
+            probed = _probe(pair, wrong.item["slot"], whole=quick and not certain)
+            # What depends on timing comes before what the values happened to be.
+            first = [finding for finding in probed if finding.cause == _UNSTEADY]
+            certain = (*first, *certain, *(finding for finding in probed if finding not in first))
     except SandboxError as error:  # the reference's ranks are replaced; the verdict stands
         text = f"the diagnosis broke off: {str(error).splitlines()[0]}"
         left = (*left, Finding(cause="not diagnosed", text=text, certain=False))
@@ -113,7 +117,7 @@ def _repeated(again: list[dict[str, Any]]) -> Finding | None:
     evidence = "the candidate was called again on the very same inputs"
     if all(reply["right"] for reply in again):
         return Finding(
-            cause="differs from call to call",
+            cause=_UNSTEADY,
             text="the second call on the same inputs was right on all ranks: the first met something uninitialised, or "
             "read before it was written",
             evidence=evidence,
@@ -125,7 +129,7 @@ def _repeated(again: list[dict[str, Any]]) -> Finding | None:
     ]
     if differs:
         return Finding(
-            cause="differs from call to call",
+            cause=_UNSTEADY,
             text=f"on rank{'s' if len(differs) > 1 else ''} {', '.join(map(str, differs))} a second call on the same "
             "inputs gave another output: it depends on timing or on what an earlier call left",
             evidence=evidence,

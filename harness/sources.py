@@ -32,6 +32,8 @@ class Sources:
     """By rank: what is right there."""
     others: list[tuple[str, torch.Tensor]] = field(default_factory=list)
     """Names of other calls, and what was right for them."""
+    siblings: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    """Other tensors of the output here, with their numbers: what is right for them."""
     sizes: dict[int, str] = field(default_factory=dict)
     """Sizes of the inputs' axes, and whose they are."""
     parts: list[torch.Tensor] = field(default_factory=list)
@@ -79,7 +81,8 @@ def gather(
     for i, old in enumerate(_aligned(others, len(outputs))):
         rights = [each[1][i].to(device) if i < len(each[1]) else None for each in everybody]
         inputs = [[(name, t.to(device)) for name, t in each[0]] for each in everybody]
-        sources = Sources(rank, world_size, inputs, rights, old, sizes)
+        siblings = [(j, t) for j, t in enumerate(outputs) if j != i and t.shape == outputs[i].shape]
+        sources = Sources(rank, world_size, inputs, rights, old, siblings, sizes)
         for into, values in ((sources.parts, parts), (sources.without, without)):
             if all(i < len(value) and value[i].shape == outputs[i].shape for value in values):
                 into += [value[i] for value in values]

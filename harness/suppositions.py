@@ -23,10 +23,10 @@ _MOST_CALLS = 8
 
 @dataclass(frozen=True)
 class Supposition:
-    """`kind`: `times` (an argument times `value`), `ones`, `set` (a plain argument is `value`), `mine` (all ranks have
-    this rank's argument; position None: all arguments), `skip` and `factor` (the reference's collective `position` is
-    left out, or its result multiplied by `value`), `earlier` (inputs of slot `value`: an argument on all ranks, or,
-    position None, everything on all other ranks)."""
+    """`kind`: `times` (an argument times `value`), `ones`, `unmask` (all ones, of integers), `set` (a plain argument is
+    `value`), `mine` (all ranks have this rank's argument; position None: all arguments), `skip` and `factor` (the
+    reference's collective `position` is left out, or its result multiplied by `value`), `earlier` (inputs of slot
+    `value`: an argument on all ranks, or, position None, everything on all other ranks)."""
 
     kind: str
     position: int | None
@@ -48,6 +48,9 @@ def listed(
         plain += list(_of_plain(position, argument, name, world_size))
         if _numbers(argument):
             scaled += list(_of_tensors(position, argument, name, world_size))
+        if _mask(argument):
+            text = f"as if {name} were not applied (all ones)"
+            plain.append(Supposition("unmask", position, None, "mask left out", text))
         if _numbers(argument):
             again = f"as if {name} were that of an earlier call: not published in every call, kept, or read too early"
             old += [Supposition("earlier", position, slot, "stale", again) for slot in slots]
@@ -68,6 +71,13 @@ def listed(
 def _numbers(argument: Any) -> bool:
     """Whether it has tensors of numbers: what other integers would mean (sizes, places) nobody knows."""
     return any(t.is_floating_point() or t.is_complex() for t in ring.tensors(argument))
+
+
+def _mask(argument: Any) -> bool:
+    """Whether it is a tensor of zeros and ones that are no numbers."""
+    if not isinstance(argument, torch.Tensor) or argument.is_floating_point() or argument.is_complex():
+        return False
+    return argument.numel() > 0 and bool(((argument == 0) | (argument == 1)).all())
 
 
 def _of_call(number: int, call: Call, world_size: int) -> Iterator[Supposition]:
@@ -139,7 +149,7 @@ def tried(
             assert it.position is not None
             with altered(it.position, it.value):
                 return evaluate(arguments)
-        if it.kind in ("times", "ones", "set") or (it.kind == "earlier" and it.position is not None):
+        if it.kind in ("times", "ones", "unmask", "set") or (it.kind == "earlier" and it.position is not None):
             return evaluate(_changed(it, arguments, earlier))
         rank, found = dist.get_rank(), None
         for k in range(dist.get_world_size()):
@@ -166,6 +176,8 @@ def _alike(shapes: list[Any], *, across: bool) -> bool:
 
 def _changed(it: Supposition, arguments: tuple[Any, ...], earlier: Callable[[int], tuple[Any, ...]]) -> tuple[Any, ...]:
     def function(tensor: torch.Tensor) -> torch.Tensor:
+        if it.kind == "unmask":
+            return torch.ones_like(tensor)
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return tensor
         return torch.ones_like(tensor) if it.kind == "ones" else tensor * it.value

@@ -30,9 +30,10 @@ def explain(ranks: Sequence[RankOutcome], source: str) -> tuple[Finding, ...]:
     table = "; ".join(f"{_ranks(there)} at {said}" for said, there in at.items())
     done = [rank.rank for rank in ranks if rank.ok]
     if done:
+        one = "does not give" if len(done) == 1 else "not all of them give"
         text = (
-            f"{_ranks(done)} returned from this call without giving what others still wait for, a barrier that is not "
-            f"entered or a flag that is not raised: waiting are {table}"
+            f"{_ranks(done)} returned from this call while others still wait, and {one} what those wait for, a barrier "
+            f"that is not entered, a flag that is not raised, a message: waiting are {table}"
         )
         return (Finding(cause="rank does not arrive", text=text, evidence=_calls(ranks)),)
     if len(at) > 1:

@@ -155,6 +155,18 @@ def test_of_a_large_output_some_rows_stand_for_all(monkeypatch, out):
     assert only(out, **SUM) == whole
 
 
+def test_outputs_that_are_swapped():
+    sibling = draw(80)
+    assert only(sibling.float(), siblings=[(3, sibling)], **SUM)[:3] == (
+        "outputs swapped", "everything", "what is right for tensor 3 of the output, counted from 0",
+    )  # fmt: skip
+
+
+def test_one_number_is_always_some_multiple():
+    right = torch.tensor(2.5, dtype=torch.float64)
+    assert only((right * 1.42).float(), right)[0::3] == ("scaled", False)
+
+
 def test_what_is_like_nothing_is_unknown():
     assert only(draw(60).float(), **SUM)[0::3] == ("unknown", False)
     cause, _, text, certain = only((RIGHT + 0.5 * draw(61)).float(), **SUM)
