@@ -22,7 +22,8 @@ BURSTS = 6
 _CALLS = (6, 10)
 _CHECKS_S = 0.6
 """About how long all outputs of the bursts may take to compare; at least two of each burst are."""
-_PULSES = 6
+_PULSES, _PULSE_S = (6, 24), 0.005
+"""How often ranks are stopped in a burst, at least and at most: once in so many seconds of the last one."""
 _LEAK_BYTES = 1 << 20
 """Growth per call below this is not called a leak."""
 _random = random.SystemRandom()
@@ -31,11 +32,13 @@ _random = random.SystemRandom()
 def run(pair: Pair, ring: int, slots: int) -> None:
     """With `ring` entries made of `slots` slots. Raises FailedError."""
     sparse(pair)
-    footprints, calls = [], []
+    footprints, calls, pulses = [], [], _PULSES[0]
     for number in range(BURSTS):
         count = _random.randint(*_CALLS)
-        footprints.append(_burst(pair, number, count, ring, slots))
+        footprint, seconds = _burst(pair, number, count, ring, slots, pulses)
+        footprints.append(footprint)
         calls.append(count)
+        pulses = min(_PULSES[1], max(_PULSES[0], round(seconds / _PULSE_S)))
     _growth(footprints, calls[1:])
 
 
@@ -69,20 +72,24 @@ def sparse(pair: Pair) -> None:
         )  # fmt: skip
 
 
-def _burst(pair: Pair, number: int, count: int, ring: int, slots: int) -> list[dict[str, int]]:
-    """One burst; returns the footprint of each rank after it."""
+def _burst(
+    pair: Pair, number: int, count: int, ring: int, slots: int, pulses: int
+) -> tuple[list[dict[str, int]], float]:
+    """One burst; returns the footprint of each rank after it, and how long it took."""
     seed, first = secrets.randbits(60), _random.randrange(ring)
     room = max(2, int(_CHECKS_S / BURSTS / max(pair.check_s, 1e-6)))
     keep = sorted(_random.sample(range(count), min(count, room)))
     skew, said = _skew(pair.candidate.world_size, count)
     message = {"seed": seed, "first": first, "calls": count, "keep": keep}
+    began = time.monotonic()
     replies = pair.ask(
         "burst",
         [{**message, "skew": own} for own in skew],
         pair.call_deadline(pair.limits.call_s),
-        meanwhile=lambda: _pulses(pair),
+        meanwhile=lambda: _pulses(pair, pulses),
         when=f"in {count} calls back to back, {said}",
     )
+    seconds = time.monotonic() - began
 
     def item(call: int) -> Item:
         return {"seed": seed, "samples": 1, "sample": 0, "entry": first + call}
@@ -99,7 +106,7 @@ def _burst(pair: Pair, number: int, count: int, ring: int, slots: int) -> list[d
         note=f" (burst {number + 1}, {count} calls back to back, {said}; single calls were right)",
     )  # fmt: skip
     pair.ask("settled", {}, pair.limits.call_s)
-    return [_footprint(reply) for reply in replies]
+    return [_footprint(reply) for reply in replies], seconds
 
 
 def _skew(world_size: int, count: int) -> tuple[list[list[list[Any]]], str]:
@@ -116,11 +123,11 @@ def _skew(world_size: int, count: int) -> tuple[list[list[list[Any]]], str]:
     return plan, f"ranks {late} and {host} held up at random"
 
 
-def _pulses(pair: Pair) -> None:
+def _pulses(pair: Pair, count: int) -> None:
     """Stop one rank after another for a moment, wherever it is: on cpu also inside `solution`."""
     if pair.box.platform.name != "cpu":
         return
-    for _ in range(_PULSES):
+    for _ in range(count):
         pid = _random.choice(pair.candidate.pids)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
