@@ -64,8 +64,7 @@ class Explainer:
 
     def _diagnose(self, message: dict[str, Any]) -> dict[str, Any]:
         """What the wrong values of output `number` are; `parts`: whether there is time to evaluate the reference twice
-        for each rank. Reply: `facts`, a list of region and statement of each, and
-        `suppositions` that can be tried."""
+        for each rank. Reply: `facts`, a list of region and statement of each, and `suppositions` that can be tried."""
         owner, output = self._owner, self._wrong(message["number"])
         others = [(name, ring.clone(owner.right(item).right[1])) for name, item in message["others"]]
         known = owner.right(message["item"])
@@ -76,7 +75,10 @@ class Explainer:
         facts: list[dict[str, Any]] = []
         if output is not None:
             tensors = pairs(sure(output, unsure), sure(expected, unsure), sure(oracle, unsure), "out")
-            for (path, out, ref, true), source in zip(tensors, found, strict=False):
+            # Plain values have no sources: where one is wrong, it is not said which tensor is whose.
+            for (path, out, ref, true), source in zip(
+                tensors, found if len(found) == len(tensors) else (), strict=False
+            ):
                 judged = self._judge(out, ref, true, message["check"])
                 source.weigh(judged.truth)
                 if judged.wrong:
