@@ -141,8 +141,9 @@ def test_a_run_ended_from_outside_keeps_its_record_and_leaves_no_process(sent, e
     model = replay_of(tmp_path, HANG)
     arguments = command("run", 1, *TINY, "--model", model, "--runs-dir", tmp_path / "runs")
     with subprocess.Popen(
-        arguments, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
+        arguments, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever runs the tests may have it ignored
+    ) as run:  # fmt: skip
         for line in run.stderr:
             if "write_candidate" in line:
                 break
