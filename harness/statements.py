@@ -63,7 +63,9 @@ def constant(part: Part) -> Fact | None:
     if part.share(part.out == value) < MOST or part.bad.sum() < 4:
         return None
     if value == 0:
-        return Fact("zero", "zero: never added to or copied to after it was cleared, or cleared afterwards")
+        return Fact(
+            "zero", "zero: cleared and then never added to or copied to, or never written where fresh memory is zero"
+        )
     return Fact("constant", f"all {value:.6g}")
 
 
