@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from harness import compile_causes, kit_header, runtime_causes
 from harness.cause_rules import Known, find
 from harness.compiler_log import CANDIDATE, CompilerError, errors, shorten, triton_error
+from harness.diagnosis import lost_peer, name_ranks
 from harness.types import Finding, RankReport, Verdict
 
 _EXPLAINED = {
@@ -70,7 +71,7 @@ def _guilty(ranks: Sequence[RankReport]) -> list[RankReport]:
     failed = [r for r in ranks if not r.ok]
     dead = [r for r in failed if r.exit]
     said = [r for r in failed if not r.exit and r.message and not r.message.startswith("no progress")]
-    own = [r for r in said if not re.search(r"(?i)connection.*(?:closed|reset|refused|broken)", r.message)]
+    own = [r for r in said if not lost_peer(r.message)]
     return own or dead or said
 
 
@@ -127,7 +128,7 @@ def _at(line: int | None, ranks: Sequence[int] = ()) -> str:
     """` (rank 1, line 12)`; no ranks for all of them."""
     parts = []
     if ranks:
-        parts.append(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}")
+        parts.append(name_ranks(ranks))
     if line:
         parts.append(f"line {line}")
     return f" ({', '.join(parts)})" if parts else ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from harness import regions
+from harness.numerics import unravel
 from harness.part import MOST, Fact, Part
 
 _RUN, _PROBES = 12, 12
@@ -57,7 +58,7 @@ def of_peer(part: Part) -> Fact | None:
         if part.like(part.at(right)) >= MOST:
             return Fact("another rank's", "what belongs to rank {peer}, its block of the result", peer=rank)
     if part.region.chunk is None or part.region.axis < 0 or part.thinned:
-        return halves(part)
+        return _halves(part)
     shape, axis, own = torch.Size(part.shape), part.region.axis, part.region.chunk
     for rank, right in enumerate(rights):
         if right is None or right.shape != shape:
@@ -70,7 +71,8 @@ def of_peer(part: Part) -> Fact | None:
     return None
 
 
-def halves(part: Part) -> Fact | None:
+def _halves(part: Part) -> Fact | None:
+    """The right values swapped, reversed or shifted along an axis."""
     for axis, size in enumerate(part.out.shape):
         # With two ranks that is a matter of chunks, and said so.
         if (
@@ -108,10 +110,10 @@ def order(part: Part) -> Fact | None:
             moved = whole.reshape(first, shape[0] // first, -1).transpose(0, 1).reshape(shape)
             if part.like(moved) >= MOST:
                 return Fact("interleaved", f"the right rows {words}")
-    return rows(part)
+    return _rows(part)
 
 
-def rows(part: Part) -> Fact | None:
+def _rows(part: Part) -> Fact | None:
     """Rows that are right, in another order."""
     if (
         part.thinned or part.out.dim() < 2 or part.out.shape[0] in (1, 2, part.sources.world_size)
@@ -137,10 +139,10 @@ def rows(part: Part) -> Fact | None:
 
 def elsewhere(part: Part) -> Fact | None:
     """Copied from inputs or from elsewhere in what is right, as found by searching for the values themselves."""
-    found = places(part)
+    found = _places(part)
     if len(found) < 2:
         return None
-    if (moved := displaced(found)) is not None:
+    if (moved := _displaced(found)) is not None:
         return moved
     whose = [(origin.name, origin.rank) for _, origin, _ in found]
     name, peer = max(set(whose), key=whose.count)
@@ -157,7 +159,7 @@ def elsewhere(part: Part) -> Fact | None:
     return Fact("misplaced", f"values that belong elsewhere: {said[:_SAID]}")
 
 
-def displaced(places: list[tuple[tuple[int, ...], _Origin, _Origin | None]]) -> Fact | None:
+def _displaced(places: list[tuple[tuple[int, ...], _Origin, _Origin | None]]) -> Fact | None:
     """Taken from the right argument of the right rank, but from other places in it."""
     known = [(here, origin, right) for here, origin, right in places if right is not None]
     off = [
@@ -175,7 +177,7 @@ def displaced(places: list[tuple[tuple[int, ...], _Origin, _Origin | None]]) -> 
     )
 
 
-def places(part: Part) -> list[tuple[tuple[int, ...], _Origin, _Origin | None]]:
+def _places(part: Part) -> list[tuple[tuple[int, ...], _Origin, _Origin | None]]:
     """Of runs of wrong values that are found somewhere: their index here, where they come from, and where what
     belongs there would come from, if that is found too."""
     if part.raw.dim() == 0 or part.raw.shape[-1] < 4 or part.raw.numel() == 0:
@@ -187,15 +189,15 @@ def places(part: Part) -> list[tuple[tuple[int, ...], _Origin, _Origin | None]]:
     for i in torch.linspace(0, len(starts) - 1, min(_PROBES, len(starts))).long().tolist():
         row, column = (int(v) for v in starts[i])
         pattern = rows[row, column : column + run]
-        origin = None if bool((pattern == pattern[0]).all()) else find(part, pattern)
+        origin = None if bool((pattern == pattern[0]).all()) else _find(part, pattern)
         if origin is not None:
-            local = _unravel(row * rows.shape[1] + column, part.raw.shape)
+            local = unravel(row * rows.shape[1] + column, part.raw.shape)
             here = tuple((s.start or 0) + at * (s.step or 1) for at, s in zip(local, part.index, strict=True))
-            found.append((here, origin, find(part, right[row, column : column + run])))
+            found.append((here, origin, _find(part, right[row, column : column + run])))
     return found
 
 
-def find(part: Part, pattern: torch.Tensor) -> _Origin | None:
+def _find(part: Part, pattern: torch.Tensor) -> _Origin | None:
     """Where a run of values stands: in this rank's inputs, in others', in what is right somewhere."""
     mine = part.sources.rank
     order = [mine, *(rank for rank in range(part.sources.world_size) if rank != mine)]
@@ -214,7 +216,7 @@ def find(part: Part, pattern: torch.Tensor) -> _Origin | None:
                 break
             hits = hits[flat[hits + j] == wanted[j]]
         if len(hits):
-            return _Origin(name, rank, _unravel(int(hits[0]), tensor.shape))
+            return _Origin(name, rank, unravel(int(hits[0]), tensor.shape))
     return None
 
 
@@ -233,11 +235,3 @@ def _runs(source: list[int], first: int) -> list[tuple[int, int, int]]:
 
 def _span(first: int, length: int) -> str:
     return f"row {first}" if length == 1 else f"rows {first}..{first + length - 1}"
-
-
-def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
-    position: list[int] = []
-    for size in reversed(shape):
-        position.append(index % size)
-        index //= size
-    return tuple(reversed(position))

@@ -43,7 +43,7 @@ def judge_failure(
     reports = tuple(_report(r, stage, logs[r.rank], busy[r.rank] if busy else None) for r in ranks)
     kind, guilty = _guilty(ranks)
     first = guilty[0]
-    who = _ranks([r.rank for r in guilty], len(ranks))
+    who = name_ranks([r.rank for r in guilty], len(ranks))
     if kind == "error":
         assert first.error is not None
         # A compiler's message names its own line; the Python line is only where the build was asked for.
@@ -61,7 +61,7 @@ def _guilty(ranks: list[RankOutcome]) -> tuple[str, list[RankOutcome]]:
     """`garbled`, `error`, `exit` or `silent`, and the ranks it is true of. An error says more than a death and a death
     more than silence, which is usually its consequence; but an error about a lost connection is itself the consequence
     of a death."""
-    lost = [r for r in ranks if r.error is not None and _lost_peer(r.error)]
+    lost = [r for r in ranks if r.error is not None and lost_peer(r.error["message"])]
     own = [r for r in ranks if r.error is not None and r not in lost]
     dead = [r for r in ranks if r.exit]
     silent = [r for r in ranks if r.silent]
@@ -72,8 +72,9 @@ def _guilty(ranks: list[RankOutcome]) -> tuple[str, list[RankOutcome]]:
     raise AssertionError("judge_failure was called on a success")
 
 
-def _lost_peer(error: dict[str, Any]) -> bool:
-    message = error["message"].lower()
+def lost_peer(message: str) -> bool:
+    """Whether an error is about a connection that another rank's end has broken."""
+    message = message.lower()
     return "connection" in message and any(word in message for word in ("closed", "reset", "refused", "broken"))
 
 
@@ -90,7 +91,7 @@ def _judge_silence(ranks: list[RankOutcome], silent: list[RankOutcome], stage: S
     if len(silent) == len(ranks) and computing and all(_in_own_code(r) for r in silent):
         return Verdict.timeout, f"every rank is still running its own Python code: {where}"
     done = [r.rank for r in ranks if r.ok]
-    others = f"; {_ranks(done, len(ranks))} finished" if done else ""
+    others = f"; {name_ranks(done, len(ranks))} finished" if done else ""
     return Verdict.deadlock, f"no progress: {where}{others}"
 
 
@@ -201,7 +202,7 @@ def judge_mismatches(found: list[list[Mismatch]]) -> str:
             f"precision lost {where} {worst.output}: RMS error {worst.rms_error:.3g}, "
             f"allowed {worst.rms_allowed:.3g}, though no single element is out of bounds"
         )
-    return f"{_ranks(wrong, len(found))}: {how}"
+    return f"{name_ranks(wrong, len(found))}: {how}"
 
 
 def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]]) -> tuple[str, int | None]:
@@ -226,7 +227,8 @@ AFTER = "the call after"
 """Name of the inputs that a rank which was overtaken sees too early."""
 
 
-def _ranks(numbers: list[int], world_size: int) -> str:
+def name_ranks(numbers: Sequence[int], world_size: int = 0) -> str:
+    """`rank 1`, `ranks 0, 2`; `all ranks` if there are no others."""
     if len(numbers) == world_size and world_size > 1:
         return "all ranks"
     return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from harness.diagnosis import name_ranks
 from harness.types import Finding
 
 ANY = "any other rank"
@@ -105,10 +106,7 @@ def _relative(name: str, by: int) -> str:
 
 
 def _who(ranks: Sequence[int], world_size: int) -> str:
-    ranks = sorted(set(ranks))
-    if len(ranks) == world_size > 1:
-        return "all ranks"
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return name_ranks(sorted(set(ranks)), world_size)
 
 
 def _what(fact: dict[str, Any], where: str, peer: Any) -> str:

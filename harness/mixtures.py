@@ -89,6 +89,7 @@ def rows_of_parts(part: Part) -> list[tuple[Region, Fact]]:
 
 
 def scaled(part: Part) -> Fact | None:
+    """All right but for one factor."""
     out, truth = part.out.reshape(-1), part.truth.reshape(-1)
     fine = out.isfinite() & truth.isfinite()
     out, truth = out[fine], truth[fine]
@@ -96,7 +97,7 @@ def scaled(part: Part) -> Fact | None:
         return None
     by = float(out @ truth / (truth @ truth))
     residual = norm(out - by * truth) / max(norm(out), 1e-30)
-    named = _ratio(by, part.sources.world_size) or size(part, by)
+    named = _ratio(by, part.sources.world_size) or _size(part, by)
     if len(out) < FEW and residual > 1e-3:
         return None
     if residual > RESIDUAL / 2 or abs(by - 1) < 0.01:
@@ -124,7 +125,7 @@ def row_factors(part: Part) -> Fact | None:
     )
 
 
-def size(part: Part, by: float) -> str | None:
+def _size(part: Part, by: float) -> str | None:
     """Whose size a factor is."""
     for size, whose in part.sources.sizes.items():
         for value, words in ((size, f"{size}, {whose}"), (1 / size, f"1/{size}, {whose}")):

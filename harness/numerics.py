@@ -156,7 +156,7 @@ def _compare_tensor(
         rows_wrong=rows_wrong,
         first=tuple(
             Difference(
-                index=_unravel(int(i), out.shape),
+                index=unravel(int(i), out.shape),
                 got=float(out.reshape(-1)[i]),
                 expected=float(truth.reshape(-1)[i]),
             )
@@ -328,7 +328,8 @@ def _dominant(magnitudes: torch.Tensor) -> float:
     return (total / peak) ** 2 if peak else 1.0
 
 
-def _unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
+def unravel(index: int, shape: torch.Size) -> tuple[int, ...]:
+    """The position of an element, given its number in memory order."""
     position: list[int] = []
     for size in reversed(shape):
         position.append(index % size)

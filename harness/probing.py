@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from harness import findings
+from harness.diagnosis import name_ranks
 from harness.errors import SandboxError
 from harness.pair import FailedError, Pair, Wrong
 from harness.types import Finding
@@ -130,7 +131,7 @@ def _repeated(again: list[dict[str, Any]]) -> Finding | None:
     if differs:
         return Finding(
             cause=_UNSTEADY,
-            text=f"on rank{'s' if len(differs) > 1 else ''} {', '.join(map(str, differs))} a second call on the same "
+            text=f"on {name_ranks(differs)} a second call on the same "
             "inputs gave another output: it depends on timing or on what an earlier call left",
             evidence=evidence,
         )

@@ -29,11 +29,9 @@ class Region:
     """Which of world_size equal parts of axis `axis` it is, if it is one."""
     axis: int = 0
     """-1: of the elements in memory order."""
-    dense: bool = True
-    """False: wrong elements are scattered in it."""
 
     def facts(self) -> dict[str, Any]:
-        return {"text": self.text, "chunk": self.chunk, "axis": self.axis, "dense": self.dense}
+        return {"text": self.text, "chunk": self.chunk, "axis": self.axis}
 
 
 def find(bad: torch.Tensor, parts: int) -> list[Region]:
@@ -109,8 +107,8 @@ def _span(bad: torch.Tensor, parts: int) -> Region | None:
     index = (rows, *(slice(None) for _ in bad.shape[1:]))
     width = bad.numel() // parts
     if bad.numel() % parts == 0 and first // width == last // width and last - first + 1 > _DENSE * width:
-        return Region(index, f"chunk {first // width} of {parts} ({text})", first // width, axis=-1, dense=False)
-    return Region(index, text, dense=False)
+        return Region(index, f"chunk {first // width} of {parts} ({text})", first // width, axis=-1)
+    return Region(index, text)
 
 
 def _share(bad: torch.Tensor, region: Region) -> float:
@@ -119,7 +117,7 @@ def _share(bad: torch.Tensor, region: Region) -> float:
 
 def _scattered(bad: torch.Tensor) -> Region:
     share = float(bad.double().mean())
-    return Region(tuple(slice(None) for _ in bad.shape), f"{share:.2%} of the elements, scattered", dense=False)
+    return Region(tuple(slice(None) for _ in bad.shape), f"{share:.2%} of the elements, scattered")
 
 
 def _axis(axis: int, dimensions: int) -> str:

@@ -21,7 +21,6 @@ from harness.types import Evaluation, Finding, Measurement, Profile, RankProfile
 from problems import catalogue
 
 OnStage = Callable[[Stage], None]
-_SLOTS, _FEW_SLOTS, _LARGE_BYTES = slots.MANY, slots.FEW, slots.LARGE_BYTES
 _TRACE_ITERATIONS = 5
 _PROFILER_S = 30.0
 """For starting and writing the trace: torch's profiler imports its compiler, seconds on a busy machine."""
@@ -47,7 +46,7 @@ class Run:
         self._device_s = 0.0
         self._measurement: Measurement | None = None
         self._pair: Pair | None = None
-        self._slots = _SLOTS
+        self._slots = slots.MANY
 
     def finish(self, body: Callable[[], None]) -> Evaluation:
         """Run `body` over the stages and say what came of it."""
@@ -215,11 +214,10 @@ class Run:
         """Single calls, each drained, on fresh inputs: in new buffers, and at last in the same buffers again."""
         self._enter(Stage.correctness)
         trials = self._request.trials
-        self._slots = _SLOTS
+        self._slots = slots.MANY
         for trial in range(trials):
             slot = trial % self._slots
-            if pair.give_inputs(slot) >= _LARGE_BYTES:
-                self._slots = _FEW_SLOTS
+            self._slots = min(self._slots, slots.number(pair.give_inputs(slot)))
             limit = self._limits.first_call_s if trial == 0 else self._limits.call_s
             replies = pair.ask("call", {"slot": slot}, pair.call_deadline(limit))
             before: list[Other] = []

@@ -36,6 +36,7 @@ def explain(part: Part) -> Fact | None:
 
 
 def never_written(part: Part) -> Fact | None:
+    """What the harness left in free memory is still there."""
     bits = part.raw.contiguous().view(torch.uint8).reshape(*part.raw.shape, -1) if part.raw.dim() else None
     if bits is None or part.raw.dtype is torch.bool:
         return None
@@ -46,6 +47,7 @@ def never_written(part: Part) -> Fact | None:
 
 
 def not_finite(part: Part) -> Fact | None:
+    """NaN or infinite where it should not be."""
     nan, infinite = part.share(part.out.isnan()), part.share(part.out.isinf())
     if nan >= MOST:
         given = any(bool(t.isnan().any()) for inputs in part.sources.inputs for _, t in inputs)
@@ -59,6 +61,7 @@ def not_finite(part: Part) -> Fact | None:
 
 
 def constant(part: Part) -> Fact | None:
+    """One and the same number."""
     value = float(part.out[part.bad].median())
     if part.share(part.out == value) < MOST or part.bad.sum() < 4:
         return None
@@ -111,6 +114,7 @@ def imprecise(part: Part) -> Iterator[Fact]:
 
 
 def unlike(part: Part) -> Fact:
+    """How far it is from what is right, where nothing else can be said."""
     fine = part.out.isfinite() & part.truth.isfinite()
     out, truth = part.out[fine], part.truth[fine]
     if len(out) < FEW or norm(out) == 0 or norm(truth) == 0:

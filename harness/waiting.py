@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.diagnosis import candidate_line
+from harness.diagnosis import candidate_line, name_ranks
 from harness.progress import Phase
 from harness.ranks import Frame, RankOutcome
 from harness.types import Finding
@@ -27,13 +27,13 @@ def explain(ranks: Sequence[RankOutcome], source: str) -> tuple[Finding, ...]:
     at: dict[str, list[int]] = {}
     for rank, place in places.items():
         at.setdefault(_said(place, lines), []).append(rank)
-    table = "; ".join(f"{_ranks(there)} at {said}" for said, there in at.items())
+    table = "; ".join(f"{name_ranks(there)} at {said}" for said, there in at.items())
     done = [rank.rank for rank in ranks if rank.ok]
     if done:
         one = "does not give" if len(done) == 1 else "not all of them give"
         text = (
-            f"{_ranks(done)} returned from this call while others still wait, and {one} what those wait for, a barrier "
-            f"that is not entered, a flag that is not raised, a message: waiting are {table}"
+            f"{name_ranks(done)} returned from this call while others still wait, and {one} what those wait for, a "
+            f"barrier that is not entered, a flag that is not raised, a message: waiting are {table}"
         )
         return (Finding(cause="rank does not arrive", text=text, evidence=_calls(ranks)),)
     if len(at) > 1:
@@ -83,7 +83,3 @@ def _calls(ranks: Sequence[RankOutcome]) -> str:
     if len({count for _, count in counts}) == 1 and counts:
         return f"all ranks are in call {counts[0][1]}"
     return "calls begun: " + ", ".join(f"rank {rank} {count}" for rank, count in counts)
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))

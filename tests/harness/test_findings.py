@@ -5,7 +5,7 @@ from harness import findings
 
 def fact(text="everything", cause="zero", says="zero", peer=None, chunk=None, axis=0, certain=True, output="out"):
     return {
-        "output": output, "text": text, "chunk": chunk, "axis": axis, "dense": True, "cause": cause, "says": says,
+        "output": output, "text": text, "chunk": chunk, "axis": axis, "cause": cause, "says": says,
         "evidence": "", "certain": certain, "peer": peer,
     }  # fmt: skip
 

@@ -55,7 +55,7 @@ def test_scattered_elements_are_said_to_be_that():
     bad = torch.zeros(64, 64, dtype=torch.bool)
     bad.view(-1)[:: 64 * 13 + 5] = True
     (region,) = regions.find(bad, 4)
-    assert "scattered" in region.text and not region.dense
+    assert "scattered" in region.text and region.chunk is None
 
 
 def test_some_elements_of_a_wrong_chunk_are_right_by_chance():
