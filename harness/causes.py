@@ -14,9 +14,10 @@ from harness.compiler_log import CANDIDATE, CompilerError, errors, shorten, trit
 from harness.diagnosis import lost_peer, name_ranks
 from harness.types import Finding, RankReport, Verdict
 
-_EXPLAINED = {
-    Verdict.compile_error, Verdict.api_error, Verdict.shape_error, Verdict.runtime_error, Verdict.out_of_memory,
-}  # fmt: skip
+EXPLAINED = frozenset(
+    [Verdict.compile_error, Verdict.api_error, Verdict.shape_error, Verdict.runtime_error, Verdict.out_of_memory]
+)
+"""Verdicts on an error whose text tells why; the finding's evidence is that text."""
 _MAX_FINDINGS = 3
 
 
@@ -25,7 +26,7 @@ def explain(
 ) -> tuple[Finding, ...]:
     """`summary`: the failure in one line, used where no rank reports it; `log`: a compiler's output, if there is one;
     `source`: the candidate. Empty for verdicts that other evidence explains."""
-    if verdict not in _EXPLAINED:
+    if verdict not in EXPLAINED:
         return ()
     if verdict is Verdict.compile_error and (error := _compile_error(log, source)) is not None:
         return (_compile_finding(error, source),)

@@ -126,6 +126,7 @@ class Session:
         return self.sandbox.evaluate(self.request(candidate), last=True)
 
 
-def _without_lines(findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    """Causes and evidence without line numbers: the same error may have moved."""
-    return [(f.cause, re.sub(r"(?<=[\w.]):\d+|\(\d+\)|\bline \d+", "", f.evidence)) for f in findings]
+def _without_lines(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
+    """What they say, without line numbers: the same error may have moved."""
+    lines = re.compile(r"(?<=[\w.]):\d+|\(\d+\)|\bline \d+")
+    return [tuple(lines.sub("", said) for said in (f.cause, f.text, f.evidence)) for f in findings]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from harness import compiler_log
+from harness.causes import EXPLAINED
 from harness.types import (
     BuildReport,
     Evaluation,
@@ -99,12 +100,9 @@ def further_lines(log: str) -> list[str]:
 
 def _said_by_findings(evaluation: Evaluation) -> bool:
     """Whether the evidence of its findings is the error that its summary is made of."""
-    return bool(evaluation.findings) and evaluation.verdict in _ERRORS
+    return bool(evaluation.findings) and evaluation.verdict in EXPLAINED
 
 
-_ERRORS = {
-    Verdict.compile_error, Verdict.api_error, Verdict.shape_error, Verdict.runtime_error, Verdict.out_of_memory,
-}  # fmt: skip
 _NEXT = {
     Verdict.passed: "",
     Verdict.compile_error: "Fix the source; `compile` shows the errors without using a device.",
@@ -206,7 +204,7 @@ def failure_text(evaluation: Evaluation, source: str, before: int | None = None)
     shown: dict[tuple[str, ...], int] = {}
     for report in evaluation.ranks:
         first, *details = _rank_lines(report, source, {_line(finding) for finding in findings})
-        if before and evaluation.verdict in _ERRORS:
+        if before and evaluation.verdict in EXPLAINED:
             details = []
         elif findings and not report.ok:
             alike = shown.setdefault((report.message, report.exit, *details), report.rank)

@@ -145,3 +145,17 @@ def test_findings_on_wrong_values_stand_before_the_figures():
     lines = failure_text(one, "").splitlines()
     assert lines[1:4] == ["rank 0: 4 of 16 elements of out wrong", *said]
     assert any(line.startswith("rank 0: wrong values") for line in lines)
+
+
+def test_another_rank_is_another_error(session):
+    """Evidence in general words may be the same for different findings."""
+
+    def left_out(rank):
+        text, evidence = f"rank {rank}'s part is missing", "true of at least 95% of the 560 wrong elements there"
+        return (Finding(cause="rank left out", text=text, evidence=evidence),)
+
+    first = session.write("a = 1\n")
+    first.latest = evaluation(Verdict.wrong_values, first.candidate.hash, left_out(3))
+    second = session.write("a = 2\n")
+    assert session.before(second, left_out(3)) == 1
+    assert session.before(second, left_out(2)) is None
