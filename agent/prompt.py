@@ -14,8 +14,7 @@ from problems.catalogue import Entry
 from problems.spec import Case, Work
 from runs.events import Budget, Target
 from runs.messages import Message
-
-PROMPTS = Path(__file__).resolve().parent.parent / "prompts"
+from tools.pages import PROMPTS, examples, pages
 
 
 def render(
@@ -35,7 +34,7 @@ def render(
     sol_us: float | None = None,
     folder: Path = PROMPTS,
 ) -> tuple[tuple[Message, ...], str]:
-    """System and task message, and a hash over every prompt file that they were made from.
+    """System and task message, and a hash over every prompt file that they were made from or that `read` can show.
 
     `statement` is the reference's source, `tools` their names, `work` and `sol_us` the roofline where it is known.
     Raises UsageError if a file is missing or a template does not fit.
@@ -50,6 +49,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    readable = {"knowledge": pages(backend, folder), "examples": examples(backend, entry.number, folder)}
     names = entry.arguments
     facts = {
         "entry": entry,
@@ -66,6 +66,7 @@ def render(
         "check": check,
         "page": sources[page_name].strip("\n"),
         "tools": tuple(tools),
+        "readable": {kind: tuple(texts) for kind, texts in readable.items()},
         "work": work,
         "sol_us": sol_us,
     }
@@ -73,7 +74,9 @@ def render(
         system, task = (environment.get_template(name).render(facts) for name in ("system.md.j2", "task.md.j2"))
     except jinja2.TemplateError as error:
         raise UsageError(f"a template in {folder} does not render: {error}") from error
-    return (Message(role="system", text=system.strip()), Message(role="user", text=task.strip())), _hash(sources)
+    shown = {f"{kind}/{name}": text for kind, texts in readable.items() for name, text in texts.items()}
+    messages = (Message(role="system", text=system.strip()), Message(role="user", text=task.strip()))
+    return messages, _hash(sources | shown)
 
 
 def require_page(backend: Backend, folder: Path = PROMPTS) -> None:

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import jail_process
+from harness import jail_process, machine
 
 PROJECT = Path(__file__).resolve().parent.parent
 _SYSTEM = ("/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -105,9 +105,10 @@ def _python_folders() -> list[Path]:
 
 
 def _libraries() -> list[Path]:
-    """The CUDA toolkit and what the loader is told to search."""
+    """The CUDA toolkit, what the loader is told to search, and ThunderKittens."""
     nvcc = shutil.which("nvcc")
-    named = [os.environ.get("CUDA_HOME"), str(Path(nvcc).resolve().parent.parent) if nvcc else None]
+    named = [os.environ.get(name) for name in ("CUDA_HOME", machine.KITTENS_VARIABLE)]
+    named += [str(Path(nvcc).resolve().parent.parent) if nvcc else None]
     named += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     paths = [Path(name) for name in named if name]
     return [path for path in paths if path.is_absolute() and path.is_dir() and _harmless(path)]

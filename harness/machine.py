@@ -48,6 +48,9 @@ MULTICAST_SWITCHES = {
 }
 """Environment variables that turn NVLink multicast off, and the value that does it."""
 
+KITTENS_VARIABLE = "THUNDERKITTENS_ROOT"
+"""Names a ThunderKittens checkout: candidates of backend parallelkittens compile against its headers."""
+
 _CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "sve")
 _ISOLATION_TOOLS = ("bwrap", "unshare", "setpriv", "prlimit")
 _PROBE_S = 5.0

@@ -24,6 +24,7 @@ from problems.catalogue import Entry
 from problems.spec import Case, ProblemError, Work
 
 _PASSED_ON = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONPATH", "VIRTUAL_ENV", "RINGSMITH_ALLOW"}
+_PASSED_ON |= {machine.KITTENS_VARIABLE}
 """Environment variables that ranks inherit; nothing else of the user's reaches them."""
 
 
@@ -246,6 +247,17 @@ class Processes:
             said = f"{summary}\n{''.join(logs)[-2000:]}"
             ranks.kill()
         raise SandboxError(f"starting the candidate's ranks failed: {said}")
+
+    def dumping_candidate(self, name: str) -> RankSet:
+        """Candidate ranks brought up now, which leave a core dump `out/NAME.PID` in their folder if a kernel crashes.
+        Those that wait for the next candidate are left alone. The caller kills them. Raises SandboxError."""
+        ranks = self.spawn("candidate")
+        message = {"limit_s": math.ceil(self.limits.start_s), "dumps": str(ranks.scratch / "out" / f"{name}.%p")}
+        for op, asked in (("connect", message), ("attach", {"folder": str(ranks.exchange)})):
+            if not ranks.ask(op, asked, deadline_s=self.limits.start_s).ok:
+                ranks.kill()
+                raise SandboxError("more candidate ranks do not come up")
+        return ranks
 
     def read_clocks(self) -> measure.Reading:
         """Clocks of the leased GPUs now; empty on cpu."""

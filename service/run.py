@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +12,9 @@ from agent import models
 from agent.loop import run_loop
 from agent.models.base import Model
 from agent.prompt import render, require_page
-from harness import roofline
+from harness import machine, roofline
 from harness.errors import UsageError
+from harness.types import Backend
 from problems.catalogue import find, select_case, statement
 from runs.events import Event, RunConfig
 from runs.fold import Run
@@ -40,6 +42,9 @@ def run_one(
     """
     entry = find(config.problem, config.suite)
     require_page(config.backend)
+    headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
+    if config.backend is Backend.parallelkittens and not headers.is_file():
+        raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
     case = select_case(entry, config.case)
     model = model or models.make(config.model)
     if config.budget.usd is not None and not model.priced():

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness import kit_header
 from problems.catalogue import statement
+from tools import pages
 from tools.base import ToolError, ToolResult
 from tools.session import Attempt, Session
 from tools.text import evaluation_text
 
-_PROMPTS = Path(__file__).resolve().parent.parent / "prompts"
-
 
 def read(session: Session, what: str) -> ToolResult:
-    """Read the current candidate, the reference, an earlier attempt, or a page.
+    """Read the current candidate, the reference, an earlier attempt, a page of knowledge, or an example.
 
     Arguments:
     what: `candidate`, `reference`, `attempts` (one line each), `attempt N` (its source and result), `header`
-        (ringsmith.h, what kernels may include), `examples` (a list) or the name of an example.
+        (ringsmith.h, what kernels may include), `pages` or `examples` (a list), or the name of a page or example.
     """
     what = what.strip()
     if what == "candidate":
@@ -31,16 +28,16 @@ def read(session: Session, what: str) -> ToolResult:
         return ToolResult(text=_attempt(session, what.removeprefix("attempt ")))
     if what == "header":
         return ToolResult(text=kit_header())
-    # An example that solves the problem at hand would be the answer.
-    found = sorted((_PROMPTS / "examples" / session.backend).glob("*.py"))
-    examples = {path.stem: path for path in found if not path.stem.startswith(f"p{session.entry.number:02d}_")}
-    if what == "examples":
-        return ToolResult(text="\n".join(f"{name}: {_first_line(path)}" for name, path in examples.items()) or "none")
-    if what in examples:
-        return ToolResult(text=examples[what].read_text())
+    knowledge = pages.pages(session.backend)
+    examples = pages.examples(session.backend, session.entry.number)
+    for name, texts in (("pages", knowledge), ("examples", examples)):
+        if what == name:
+            return ToolResult(text="\n".join(f"{n}: {pages.summary(text)}" for n, text in texts.items()) or "none")
+        if what in texts:
+            return ToolResult(text=texts[what])
     raise ToolError(
-        f"there is no {what!r}; read takes candidate, reference, attempts, attempt N, header, examples"
-        + (f" or one of {', '.join(examples)}" if examples else "")
+        f"there is no {what!r}; read takes candidate, reference, attempts, attempt N, header, pages, examples"
+        + (f" or one of {', '.join([*knowledge, *examples])}" if knowledge or examples else "")
     )
 
 
@@ -61,7 +58,3 @@ def _line(attempt: Attempt) -> str:
 
 def _numbered(source: str) -> str:
     return "\n".join(f"{n:4d} | {line}" for n, line in enumerate(source.splitlines(), 1))
-
-
-def _first_line(path: Path) -> str:
-    return path.read_text().lstrip().removeprefix('"""').splitlines()[0].removesuffix('"""')

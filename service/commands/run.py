@@ -41,7 +41,7 @@ def run(
     problem: Annotated[str, typer.Argument(help="Number or name; `problems list` shows them.")],
     model: Annotated[
         str | None,
-        typer.Option(help="PROVIDER/MODEL as LiteLLM names it, or replay:PATH. Default without a key: a recording."),
+        typer.Option(help="PROVIDER/MODEL (docs/models.md), or replay:PATH. Default without a key: a recording."),
     ] = None,
     suite: Suite = "",
     case: CaseName = None,

@@ -100,6 +100,25 @@ def test_the_hash_covers_every_file_that_is_used(folder: Path) -> None:
     assert render(**facts(world_size=2), folder=folder)[1] == hashes[-1]
 
 
+def test_what_can_be_read_is_named_and_hashed(folder: Path) -> None:
+    given = facts(tools=("read", "submit"))
+    (system, _), before = render(**given, folder=folder)
+    assert "`read` shows" not in system.text
+    for name, text in (("knowledge/flags.md", "Backends: cuda\n# Flags\n"), ("knowledge/sheds.md", "Backends: cpp\n#")):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (system, _), after = render(**given, folder=folder)
+    assert "written and fail (flags)." in system.text and after != before
+    (folder / "examples" / "cuda").mkdir(parents=True)
+    for name in ("p01_answer", "p02_other"):
+        (folder / "examples" / "cuda" / f"{name}.py").write_text('"""An example."""')
+    (system, _), last = render(**given, folder=folder)
+    assert "(flags) and worked examples (p02_other)." in system.text and last not in (before, after)
+    (folder / "examples" / "cuda" / "p01_answer.py").write_text("changed, and not shown")
+    assert render(**given, folder=folder)[1] == last
+    assert "`read` shows" not in render(**facts(), folder=folder)[0][0].text
+
+
 def test_a_template_with_a_name_that_nobody_gives_fails(folder: Path) -> None:
     (folder / "task.md.j2").write_text("{{ wrold_size }}")
     with pytest.raises(UsageError, match="'wrold_size' is undefined"):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import jail, jail_files, jail_process, ranks
+from harness import jail, jail_files, jail_process, processes, ranks
 from harness.errors import HarnessError, SandboxError
 from harness.evaluate import Sandbox
 from harness.types import Backend, Candidate, Limits, Request, Verdict
@@ -368,3 +368,12 @@ def _wait(condition, wait_s: float = 10.0) -> None:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert condition()
+
+
+def test_a_checkout_of_thunderkittens_is_visible_and_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("THUNDERKITTENS_ROOT", str(tmp_path))
+    assert tmp_path in jail_files.find_visible(devices=False).read_only
+    assert processes._passed_on()["THUNDERKITTENS_ROOT"] == str(tmp_path)
+    for elsewhere in (Path.home(), "relative", tmp_path / "gone"):
+        monkeypatch.setenv("THUNDERKITTENS_ROOT", str(elsewhere))
+        assert Path(elsewhere) not in jail_files.find_visible(devices=False).read_only

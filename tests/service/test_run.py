@@ -119,11 +119,15 @@ def test_a_replay_runs_its_tools_and_leaves_a_record(tmp_path: Path, evaluation,
     [
         ({"problem": 999}, ProblemError, "no problem"),
         ({"case": "nope"}, ProblemError, "no case"),
+        ({"platform": "cuda", "backend": "parallelkittens"}, UsageError, "set THUNDERKITTENS_ROOT"),
         ({"model": "nonsense"}, UsageError, "not a model"),
         ({"model": "replay:/no/such/file"}, UsageError, "/no/such/file"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_process(tmp_path: Path, changes: dict, error: type, said: str) -> None:
+def test_what_cannot_be_is_refused_before_any_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict, error: type, said: str
+) -> None:
+    monkeypatch.delenv("THUNDERKITTENS_ROOT", raising=False)
     with pytest.raises(error, match=said):
         run.run_one(config(**changes), root=tmp_path / "runs", on_event=lambda event: None)
     assert not (tmp_path / "runs").exists()

@@ -115,6 +115,23 @@ def test_an_example_that_solves_the_task_is_not_shown(call, session):
     assert "p13" not in call("read", what="examples").text and call("read", what="p01_allreduce_oneshot").ok
 
 
+def test_knowledge_pages_are_listed_and_read(call, session):
+    session.backend = "cuda"
+    listed = dict(line.split(": ", 1) for line in call("read", what="pages").text.splitlines())
+    assert {"mechanisms", "ordering", "barriers", "debugging"} <= set(listed)
+    assert all(20 < len(summary) < 120 for summary in listed.values())
+    text = call("read", what="barriers").text
+    assert text.startswith("# Barriers: ") and "Backends:" not in text and "rs_epoch" in text
+    wrong = call("read", what="barrier")
+    assert not wrong.ok and "pages" in wrong.text and "barriers, " in wrong.text and "p13_gemm_allreduce" in wrong.text
+
+
+def test_a_cpu_session_has_the_pages_that_apply(call):
+    assert [line.split(":")[0] for line in call("read", what="pages").text.splitlines()] == ["debugging"]
+    assert call("read", what="debugging").ok
+    assert not call("read", what="barriers").ok and not call("read", what="../knowledge/barriers").ok
+
+
 def test_compile_reports_what_was_built(call, written, sandbox, report, session):
     sandbox.answers = [
         lambda c: report.make(c, built=("kit library (f)",), build_s=1.25),

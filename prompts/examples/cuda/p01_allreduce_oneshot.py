@@ -4,6 +4,9 @@ Each block copies its part of the input into this rank's symmetric buffer, meets
 reads that part from all ranks and adds. One kernel, one barrier. The buffer has two halves used in turn, because a
 rank may be one call ahead of a slow reader; a second barrier at the exit would do too, and cost more. The half
 comes from a counter in device memory, so that a replayed CUDA graph alternates as well.
+
+Measured on 4 H200, bfloat16, CUDA graphs: 1.09 times NCCL's speed at 2 MiB, where two steps reach 1.56 already; 0.52 at
+128 MiB.
 """
 
 import torch

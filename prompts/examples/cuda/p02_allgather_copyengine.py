@@ -1,10 +1,13 @@
-"""All-gather by the copy engines: no SM moves data, and large messages reach the link's best bandwidth.
+"""All-gather by the copy engines: no SM moves data, so all of them are free for a kernel on another stream.
 
 Each rank stages its input in symmetric memory, a barrier says that all have, then one asynchronous copy per peer
 pulls straight into the output. Every copy has a stream of its own, so that they run at the same time on different
 engines; events fork the streams from the caller's and join them again. A second barrier keeps the next call from
 overwriting what a slow peer still reads. Two barriers and a dozen API calls cost more than the data below a few
 MiB: there a kernel is better.
+
+Measured on 4 H200, bfloat16, alone, CUDA graphs: 0.87 times NCCL's speed at 2 MiB a rank, 0.70 at 64 MiB. Use it where
+the SMs have other work meanwhile.
 """
 
 import torch
