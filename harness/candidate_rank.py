@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from harness import collectives, extension, guard, kit, ring
+from harness import collectives, extension, guard, kit, profiling, ring
 from harness.errors import HarnessError
-from harness.profiling import profile_calls
 from harness.progress import Phase
 from harness.rank import Handler, Rank
 from harness.ring import Shelf
@@ -224,19 +223,22 @@ class CandidateRank:
         return {"tree": self._state.exchange["outputs"].write(self._last), "changed": not self._state.ring.intact()}
 
     def _profile(self, message: dict[str, Any]) -> dict[str, Any]:
-        progress = self._state.progress
+        """Calls to be looked at in the `way` asked for: traced, repeated or counted (`profiling.py`)."""
+        state, progress = self._state, self._state.progress
         progress.enter(Phase.calling)
-        self._state.rotate(self._slots, 1)
-        state = kit._bound()
-        state.profiling = True
-        with torch.set_grad_enabled(self._state.use.gradients):
-            reply = profile_calls(
-                self._run_slot,
-                message["iterations"],
-                self._state,
-                Path(message["folder"]) / f"trace.{self._state.rank}.json",
-            )
-        state.profiling = False
+        kit._bound().tracing = True
+        with torch.set_grad_enabled(state.use.gradients):
+            match message["way"]:
+                case "trace":
+                    state.rotate(self._slots, 1)
+                    kit._bound().profiling = True
+                    trace = Path(message["folder"]) / f"trace.{state.rank}.json"
+                    reply = profiling.trace_calls(self._run_slot, message["iterations"], state, trace)
+                    kit._bound().profiling = False
+                case "repeat":
+                    reply = profiling.repeat(self._run_slot, message["iterations"], state)
+                case _:
+                    reply = profiling.count(self._run_slot, message, state)
         progress.complete()
         return reply
 

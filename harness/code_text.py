@@ -7,6 +7,7 @@ may hold C++, CUDA or PTX, so comments of C++ are left out of it.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import warnings
 from collections.abc import Iterator
@@ -31,18 +32,24 @@ class Piece:
         return min(self.first_line + self.text.count("\n", 0, offset), self.last_line)
 
 
-def pieces(source: str) -> list[Piece]:
+@functools.lru_cache(maxsize=1)
+def parsed(source: str) -> ast.Module:
+    """Its tree, not to be changed. Raises SyntaxError, ValueError, RecursionError or MemoryError."""
+    # As bytes: the encoding that the source declares for itself decides what is a comment.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of invalid escapes
+        return ast.parse(source.encode())
+
+
+@functools.lru_cache(maxsize=2)  # several ask about the same candidate
+def pieces(source: str) -> tuple[Piece, ...]:
     """All that counts. A source that Python cannot parse, and so would not run, is one piece."""
     try:
-        # As bytes: the encoding that the source declares for itself decides what is a comment.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of invalid escapes
-            tree = ast.parse(source.encode())
         # A kernel may stand in a docstring that the code reads.
-        return list(_pieces(tree, docstrings="__doc__" in source or "getdoc" in source))
+        return tuple(_pieces(parsed(source), docstrings="__doc__" in source or "getdoc" in source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         text = re.sub(rf"^[ \t]*#(?![ \t]*{_DIRECTIVE})[^\n]*|(?<=[ \t])# [^\n\"']*$", "", source, flags=re.M)
-        return [Piece(t, 1, source.count("\n") + 1) for t in _variants(text)]
+        return tuple(Piece(t, 1, source.count("\n") + 1) for t in _variants(text))
 
 
 _DIRECTIVE = r"(?:include|define|if|ifdef|ifndef|elif|else|endif|undef|pragma|error|line)\b"

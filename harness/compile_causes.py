@@ -319,6 +319,8 @@ RULES: tuple[Rule, ...] = (
         "type mismatch",
         "{given} is given where {wanted} is wanted",
     ),
+    Rule(r"argument list for [\w ]*template \"(?P<name>[^\"]+)\" is missing", "template arguments missing",
+         "`{name}` names a template, not a function: write its arguments in <>, or call the function you meant{like}"),
     Rule(r"static assertion failed", "static assertion", "a static_assert of the source does not hold"),
     Rule(r"target specific option mismatch", "CPU feature",
          "these instructions are not among those that are compiled for (-march=native is this machine's)"),

@@ -16,6 +16,7 @@ from harness.build import Builds
 from harness.calibration import Calibration
 from harness.errors import SandboxError, UsageError
 from harness.processes import Processes
+from harness.profile_types import Profile
 from harness.stages import OnStage, Run
 from harness.types import (
     Backend,
@@ -27,7 +28,6 @@ from harness.types import (
     IsolationLevel,
     Limits,
     PlatformName,
-    Profile,
     Request,
     Topology,
 )
@@ -105,16 +105,16 @@ class Sandbox:
 
         return self._with_retry(attempt)
 
-    def profile(self, request: Request, folder: Path) -> tuple[Profile, float]:
-        """Per rank where the time of a few calls goes, and the device-seconds that it took; the merged trace is written
-        into `folder`.
+    def profile(self, request: Request, folder: Path, kernel: str = "") -> tuple[Profile, float]:
+        """Where the time of a few calls goes, and the device-seconds that it took; the merged trace is written into
+        `folder`. With `kernel`, part of a kernel's name, that one's hardware counters as well.
 
         Raises CandidateFailedError if the candidate does not get through a correctness trial."""
 
         def attempt() -> tuple[Profile, float]:
             run = self._run(request.model_copy(update={"timing": False, "trials": 1}), None, refill=True)
             profiles: list[Profile] = []
-            evaluation = run.finish(lambda: profiles.append(run.profile(folder)))
+            evaluation = run.finish(lambda: profiles.append(run.profile(folder, kernel)))
             if not profiles:
                 raise CandidateFailedError(evaluation)
             return profiles[0], evaluation.device_s

@@ -89,6 +89,11 @@ def names_nccl(source: str) -> str | None:
     return next((match[0] for piece in pieces(source) if (match := _NCCL.search(piece.text))), None)
 
 
+def names_multicast(source: str) -> bool:
+    """Whether a candidate's source names NVLink multicast."""
+    return any(_SOURCE_RULES[0][1].search(piece.text) for piece in pieces(source))
+
+
 def check_object(path: Path, texts: Iterable[Path] = (), allow: frozenset[str] = frozenset()) -> None:
     """Raises PolicyError if a compiled library, or one of the PTX texts that its device code was made from, holds
     something forbidden. Call before the library is loaded."""

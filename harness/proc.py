@@ -8,9 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+NOBODY = 65534
+
+
+def reader(command: list[str], memory_bytes: int) -> list[str]:
+    """The command of a program that reads a file which an untrusted process wrote: with little memory, and as nobody
+    where we may choose that, so that a fault of the program is worth little."""
+    limits = ["prlimit", f"--as={memory_bytes}"] if shutil.which("prlimit") else []
+    if os.geteuid() == 0 and shutil.which("setpriv"):
+        limits += ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+    return [*limits, *command]
 
 
 def parents() -> dict[int, int]:

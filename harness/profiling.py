@@ -1,64 +1,103 @@
-"""Where the time of a candidate's calls goes, per rank: torch.profiler, summed over a few calls apart from timing."""
+"""What a rank does to be profiled: traced calls, plain ones, and calls under hardware counters. Apart from timing."""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._autograd import DeviceType
+
+from harness.counters import Counters, CountersError
 
 if TYPE_CHECKING:
     from harness.rank import Rank
 
-_TOP = 12
-_CALL = "solution"
+CALL = "solution"
+"""Name of each call's span in a trace."""
+_WARM_UP = 3
+_AHEAD_MS, _AHEAD_FACTOR, _MAX_AHEAD_MS = 0.3, 4.0, 10.0
+"""How long the device is kept busy before a traced call: issuing it takes longer when it is traced."""
+_MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+\s+(?P<path>.*)$")
+_SYMMETRIC = re.compile(r"/symmetric\.\d+\.(\d+)\b")
+
+Call = Callable[[int], Any]
 
 
-def profile_calls(call: Callable[[int], Any], iterations: int, rank: Rank, trace: Path) -> dict[str, Any]:
-    """Runs in a rank. Reply: `iteration_us`, `top` (CallProfile dicts); writes a Chrome trace to `trace`."""
-    cuda = rank.platform.name == "cuda"
-    activities = [torch.profiler.ProfilerActivity.CPU] + ([torch.profiler.ProfilerActivity.CUDA] if cuda else [])
-    for i in range(3):
+def trace_calls(call: Call, iterations: int, rank: Rank, trace: Path) -> dict[str, Any]:
+    """Each call alone: the device kept busy until the host is ahead, ranks aligned on it, drained afterwards. Writes a
+    Chrome trace to `trace`."""
+    device = "cuda" if rank.platform.name == "cuda" else None
+    issue_s = 0.0
+    for i in range(_WARM_UP):
+        start = time.perf_counter()
         call(i)
-    rank.platform.synchronize()
-    with torch.profiler.profile(activities=activities) as profiler:
-        seconds = 0.0
+        issue_s = time.perf_counter() - start
+        rank.platform.synchronize()
+    # Not torch.profiler.profile, which imports torch's compiler first: a second, and ten on a busy machine.
+    with torch.autograd.profiler.profile(use_device=device, use_kineto=True) as profiler:
         for i in range(iterations):
+            if device:
+                rank.platform.delay(min(_MAX_AHEAD_MS, _AHEAD_MS + _AHEAD_FACTOR * issue_s * 1e3))
             rank.align()
-            rank.platform.synchronize()
-            start = time.perf_counter()
-            with torch.profiler.record_function(_CALL):
+            with torch.profiler.record_function(CALL):
                 call(i)
                 rank.platform.synchronize()
-            seconds += time.perf_counter() - start
             rank.progress.touch()
     profiler.export_chrome_trace(str(trace))
-    top = sorted(_rows(profiler, iterations), key=lambda row: (row["device_us"], row["host_us"]), reverse=True)
-    return {"iteration_us": seconds / iterations * 1e6, "top": top[:_TOP]}
+    return {}
 
 
-def _rows(profiler: torch.profiler.profile, iterations: int) -> list[dict[str, Any]]:
-    """Time per name, summed over what happened inside the profiled calls: the harness's own alignment of the ranks
-    lies between them and would drown the rest."""
-    events = profiler.events() or []
-    calls = [e.time_range for e in events if e.name == _CALL and e.device_type == DeviceType.CPU]
-    annotations = {e.name for e in events if e.is_user_annotation}
-    rows: dict[tuple[str, bool], dict[str, Any]] = {}
-    for event in events:
-        on_device = event.device_type != DeviceType.CPU
-        if event.name in (_CALL, "cudaDeviceSynchronize") or (on_device and event.name in annotations):
-            continue  # on the device an annotation is only the span of the kernels below it
-        if not any(call.start <= event.time_range.start <= call.end for call in calls):
-            continue
-        row = rows.setdefault(
-            (event.name, on_device), {"name": event.name, "device_us": 0.0, "host_us": 0.0, "calls": 0.0}
-        )
-        if on_device:
-            row["device_us"] += event.time_range.elapsed_us() / iterations
-        else:
-            row["host_us"] += event.self_cpu_time_total / iterations
-        row["calls"] += 1 / iterations
-    return list(rows.values())
+def repeat(call: Call, iterations: int, rank: Rank) -> dict[str, Any]:
+    """Calls back to back, drained at the end. Reply: `seconds` of wall time and `cpu_s` of all this process's threads,
+    and on cpu `touched`: [rank, bytes] of each rank's symmetric buffers that one call reads or writes, in pages."""
+    rank.align()
+    rank.platform.synchronize()
+    cpu, start = time.process_time(), time.perf_counter()
+    for i in range(iterations):
+        call(i)
+    rank.platform.synchronize()
+    reply: dict[str, Any] = {"seconds": time.perf_counter() - start, "cpu_s": time.process_time() - cpu}
+    if rank.platform.name == "cpu":
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("1", encoding="ascii")  # from here on the kernel notes pages used
+            call(0)
+            reply["touched"] = sorted(_referenced(Path("/proc/self/smaps").read_text(encoding="utf-8")).items())
+    return reply
+
+
+def _referenced(smaps: str) -> dict[int, int]:
+    """By rank, the bytes of its symmetric buffers that were used since the kernel's notes were cleared."""
+    found: dict[int, int] = {}
+    owner: int | None = None
+    for line in smaps.splitlines():
+        if mapping := _MAPPING.match(line):
+            named = _SYMMETRIC.search(mapping["path"])
+            owner = int(named[1]) if named else None
+        elif owner is not None and line.startswith("Referenced:"):
+            found[owner] = found.get(owner, 0) + int(line.split()[1]) * 1024
+    return found
+
+
+def count(call: Call, message: dict[str, Any], rank: Rank) -> dict[str, Any]:
+    """`iterations` calls for each of `sets` of counters. Reply: `counted`, for each set a list of ranges (all calls as
+    one, or each kernel by itself), or `refused`: why not."""
+    assert rank.device is not None
+    counted: list[list[dict[str, float]]] = []
+
+    def calls() -> None:
+        for i in range(message["iterations"]):
+            call(i)
+        rank.platform.synchronize()
+
+    try:
+        counters = Counters(Path(message["library"]), rank.device.index)
+        for names in message["sets"]:
+            counted.append(counters.read(names, calls, rank.align, by_kernel=message["by_kernel"]))
+            rank.progress.touch()
+    except CountersError as error:
+        return {"refused": str(error)}
+    return {"counted": counted}

@@ -30,7 +30,7 @@ from harness import platforms
 from harness.errors import HarnessError
 from harness.exchange import Exchange
 from harness.groups import Groups
-from harness.platforms import Hooks, Plan, Platform
+from harness.platforms import Hooks, Plan, Platform, cuda
 from harness.progress import Progress, ProgressBoard
 from harness.ring import Ring, Use
 from harness.wire import Channel, ChannelClosedError
@@ -61,6 +61,8 @@ class Rank:
         May run long before anybody asks for its outcome, and meanwhile this process holds the lease: it ends itself if
         it gets stuck."""
         signal.alarm(message["limit_s"])
+        if "dumps" in message:
+            cuda.dump_crashes(message["dumps"])
         began = time.monotonic()
         port = self._listener.getsockname()[1]
         os.environ |= {

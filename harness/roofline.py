@@ -84,16 +84,21 @@ def floors(work: Work, device: str, dtype: DType, world_size: int, measured: Pea
     return Floors(sol_us / max(2, world_size), bound_by, "calibration", achievable_us, achievable_bound_by)
 
 
-def time_at(work: Work, peaks: Peaks, dtype: DType) -> tuple[float, str]:
-    """(us, what binds it) if everything overlaps at those peaks."""
+def terms(work: Work, peaks: Peaks, dtype: DType) -> dict[str, float]:
+    """By what binds: the microseconds that the work needs of it, if nothing else counts."""
     rates = [peaks.tflops[other] / count for other, count in _PRODUCTS[dtype].items() if other in peaks.tflops]
     linked = work.link_in_bytes or work.link_out_bytes
-    terms = {
+    return {
         "link in": work.link_in_bytes / peaks.link_gbps / 1e3,
         "link out": work.link_out_bytes / peaks.link_gbps / 1e3,
         "HBM": work.hbm_bytes / peaks.hbm_gbps / 1e3,
         "FLOPs": work.flops / max(rates) / 1e6,
         "latency": max(peaks.kernel_us, peaks.signal_us) if linked else peaks.kernel_us,
     }
-    bound = max(terms, key=lambda name: terms[name])
-    return terms[bound], bound
+
+
+def time_at(work: Work, peaks: Peaks, dtype: DType) -> tuple[float, str]:
+    """(us, what binds it) if everything overlaps at those peaks."""
+    needed = terms(work, peaks, dtype)
+    bound = max(needed, key=lambda name: needed[name])
+    return needed[bound], bound

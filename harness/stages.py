@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import calibration, causes, measure, platforms, policy, probing, roofline, slots, store, stress
+from harness import calibration, causes, crash, measure, platforms, policy, probing, roofline, slots, store, stress
 from harness.build import Builds, load_deadline, write_candidate
-from harness.errors import HarnessError, SandboxError
+from harness.errors import SandboxError
+from harness.mechanisms import mechanisms
 from harness.pair import FailedError, Other, Pair
 from harness.platforms import Plan, cuda
 from harness.processes import Processes
+from harness.profile_types import Profile
+from harness.profiler import Profiler
 from harness.timing import Timed, undisturbed
-from harness.traces import merge_traces
-from harness.types import Evaluation, Finding, Measurement, Profile, RankProfile, Request, Stage, Timing, Verdict
+from harness.types import Evaluation, Finding, Measurement, Mechanism, Request, Stage, Timing, Verdict
 from problems import catalogue
 
 OnStage = Callable[[Stage], None]
-_TRACE_ITERATIONS = 5
-_PROFILER_S = 30.0
-"""For starting and writing the trace: torch's profiler imports its compiler, seconds on a busy machine."""
 
 
 class Run:
@@ -47,6 +45,7 @@ class Run:
         self._measurement: Measurement | None = None
         self._pair: Pair | None = None
         self._slots = slots.MANY
+        self._built = False
 
     def finish(self, body: Callable[[], None]) -> Evaluation:
         """Run `body` over the stages and say what came of it."""
@@ -80,6 +79,7 @@ class Run:
             ranks=failure.ranks if failure else (),
             measurement=None if failure else self._measurement,
             uses_nccl=self._uses_nccl(),
+            mechanisms=self._mechanisms(),
             log=failure.log if failure else "",
             findings=self._findings(failure) if failure else (),
             stage_s={name: round(seconds, 4) for name, seconds in self._stage_s.items()},
@@ -89,11 +89,17 @@ class Run:
 
     def _findings(self, failure: FailedError) -> tuple[Finding, ...]:
         source = self._request.candidate.source
-        return failure.findings or causes.explain(failure.verdict, failure.summary, failure.log, failure.ranks, source)
+        found = failure.findings or causes.explain(failure.verdict, failure.summary, failure.log, failure.ranks, source)
+        return (*causes.unordered(failure.verdict, source, found), *found)
 
     def _uses_nccl(self) -> bool:
         seen = self._pair is not None and self._pair.uses_collectives
         return seen or policy.names_nccl(self._request.candidate.source) is not None
+
+    def _mechanisms(self) -> tuple[Mechanism, ...]:
+        if not self._built:
+            return ()
+        return mechanisms(self._request.candidate.source, self._request.platform, self._uses_nccl())
 
     def stages(self) -> None:
         """load -> correctness -> stress -> timing, under the lease."""
@@ -108,33 +114,13 @@ class Run:
                 self._enter(Stage.timing)
                 self._measurement = self._time(pair, Timed(pair, ring, communicators))
 
-    def profile(self, folder: Path) -> Profile:
+    def profile(self, folder: Path, kernel: str) -> Profile:
         """load -> correctness -> profiled calls."""
         with self._ranks() as pair:
             self._load(pair)
             self._correctness(pair)
             self._enter(Stage.timing)
-            candidate = pair.candidate
-            parts = [candidate.scratch / "out" / f"trace.{rank}.json" for rank in range(candidate.world_size)]
-            message = {"iterations": _TRACE_ITERATIONS, "folder": str(candidate.scratch / "out")}
-            replies = pair.ask("profile", message, self._limits.first_call_s + _PROFILER_S)
-            try:
-                merged = merge_traces(parts)
-                ranks = tuple(
-                    RankProfile(rank=rank, iteration_us=reply["iteration_us"], top=reply["top"])
-                    for rank, reply in enumerate(replies)
-                )
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the ranks wrote all of this
-                raise FailedError(Verdict.integrity, "a rank reported a profile that is none") from None
-            trace = folder / f"{self._request.candidate.hash}-{secrets.token_hex(3)}.trace.json"
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                trace.write_text(merged, encoding="utf-8")
-            except OSError as error:
-                raise HarnessError(f"cannot write {trace}: {error.strerror}") from None
-            return Profile(
-                candidate=self._request.candidate.hash, iterations=_TRACE_ITERATIONS, ranks=ranks, trace=str(trace)
-            )
+            return Profiler(pair, self._work, folder).make(kernel)
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
@@ -149,6 +135,7 @@ class Run:
             self._stage = Stage.policy
         if report.verdict is not None:
             raise FailedError(report.verdict, report.summary, log=report.log)
+        self._built = True
 
     @contextlib.contextmanager
     def _ranks(self) -> Iterator[Pair]:
@@ -169,6 +156,9 @@ class Run:
                 self._account("diagnosis")
                 if failed.wrong is not None:
                     failed.findings = probing.diagnose(pair, failed.wrong)
+                elif failed.verdict is Verdict.runtime_error and crash.from_device(failed.ranks, failed.summary):
+                    self._end_candidate(pair)
+                    failed.findings = (*crash.locate(pair, self._load), *self._findings(failed))
                 raise
             finally:
                 self._account("cleanup")

@@ -14,6 +14,8 @@ Check = Literal["oracle", "pkb"]
 Protocol = Literal["ringsmith", "pkb"]
 DType = Literal["bfloat16", "float16", "float32", "float64"]
 CollectivesRule = Literal["allow", "refuse"]
+Mechanism = Literal["NCCL", "copy engine", "TMA", "SM loads and stores", "NVLS", "shared memory", "gloo"]
+"""What moves data between ranks."""
 FloorSource = Literal["datasheet", "calibration"]
 IsolationLevel = Literal["auto", "strict", "none"]
 """How untrusted ranks are confined: as far as this machine can, in every way that there is, not at all."""
@@ -323,6 +325,9 @@ class Evaluation(Frozen):
     measurement: Measurement | None = None
     uses_nccl: bool = False
     """Whether `solution` was seen to call, or its text names, collectives of torch.distributed or NCCL."""
+    mechanisms: tuple[Mechanism, ...] = ()
+    """What moves its data between ranks, as its text and `uses_nccl` say; empty where that cannot be told, or it did
+    not build. (A profile says what was measured.)"""
     log: str = ""
     """Compiler output or other text that is not a rank's."""
     findings: tuple[Finding, ...] = ()
@@ -359,34 +364,6 @@ class BuildReport(Frozen):
     built: tuple[str, ...] = ()
     """Names of the libraries and extensions that were compiled or found in the cache."""
     build_s: float = 0.0
-
-
-class CallProfile(Frozen):
-    """One kernel or call in a rank's profile."""
-
-    name: str
-    device_us: float
-    """Time on the device per iteration; 0 for host-only work."""
-    host_us: float
-    """Time on the host per iteration, callees excluded."""
-    calls: float
-    """Per iteration."""
-
-
-class RankProfile(Frozen):
-    rank: int
-    iteration_us: float
-    """Wall time of one profiled call."""
-    top: tuple[CallProfile, ...]
-
-
-class Profile(Frozen):
-    """Where a candidate's time goes, per rank. `trace` is a Chrome trace file (opens in Perfetto), all ranks merged."""
-
-    candidate: str
-    iterations: int
-    ranks: tuple[RankProfile, ...]
-    trace: str
 
 
 class Topology(Frozen):

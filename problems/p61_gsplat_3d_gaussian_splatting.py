@@ -122,7 +122,7 @@ def reference(
     floats = exchange(torch.cat([floats, opacities[gaussian, None], colors[gaussian]], dim=1))
     return (
         integers[:, 0].long(),
-        integers[:, 1] + counts[:rank].sum(),
+        integers[:, 1].long() + counts[:rank].sum(),
         integers[:, 2:].contiguous(),
         *(part.contiguous() for part in (floats[:, :2], floats[:, 2], floats[:, 3:6], floats[:, 6], floats[:, 7:])),
     )

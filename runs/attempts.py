@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.types import Evaluation, Frozen, Measurement, Ratio, Verdict
+from harness.types import Evaluation, Frozen, Measurement, Mechanism, Ratio, Verdict
 from runs.events import Target
 
 
@@ -22,6 +22,7 @@ class Attempt(Frozen):
     summary: str
     """The verdict's reason in one line."""
     measurement: Measurement | None
+    mechanisms: tuple[Mechanism, ...] = ()
 
     @property
     def eager(self) -> Ratio | None:

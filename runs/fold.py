@@ -9,7 +9,7 @@ from harness.errors import UsageError
 from harness.types import Evaluation, Frozen
 from runs.attempts import Attempt, best
 from runs.events import Event, ModelReplied, RunConfig, RunFinished, RunStarted, Spend, ToolReturned
-from runs.spend import add_device, add_turn
+from runs.spend import add_device, add_turn, at_wall
 
 Status = Literal["running", "finished", "interrupted"]
 
@@ -50,7 +50,7 @@ def fold(events: Iterable[Event], live: bool = False) -> Run:
                 attempts.append(attempt)
         elif isinstance(event, RunFinished):
             finished = event
-        spend = spend.model_copy(update={"wall_s": event.at - started.at})
+        spend = at_wall(spend, event.at - started.at)
     return Run(
         run_id=started.run_id,
         config=started.config,
@@ -82,4 +82,5 @@ def _attempt(event: ToolReturned, earlier: list[Attempt]) -> Attempt | None:
         verdict=evaluation.verdict if evaluation else None,
         summary=evaluation.summary if evaluation else "",
         measurement=evaluation.measurement if evaluation else None,
+        mechanisms=evaluation.mechanisms if evaluation else (),
     )

@@ -51,9 +51,11 @@ def spent(spend: Spend) -> str:
 
 
 def attempts_table(attempts: tuple[Attempt, ...], best: Attempt | None) -> str:
-    """One line per attempt; the best is starred."""
+    """One line per attempt; the best is starred. Behind the figures stands what moves the data."""
     rows = [("", "STEP", "TOOL", "CANDIDATE", "VERDICT", "RESULT")]
     for attempt in attempts:
+        figures = speedups(attempt.measurement)
+        by = f"  {', '.join(attempt.mechanisms)}" if figures else ""
         rows.append(
             (
                 "*" if best is not None and attempt.number == best.number else "",
@@ -61,7 +63,7 @@ def attempts_table(attempts: tuple[Attempt, ...], best: Attempt | None) -> str:
                 attempt.tool,
                 attempt.candidate,
                 attempt.verdict or "-",
-                speedups(attempt.measurement) or one_line(attempt.summary, 90),
+                f"{figures}{by}".rstrip() or one_line(attempt.summary, 90),
             )
         )
     return columns(rows)
@@ -92,6 +94,8 @@ def evaluation_block(label: str, evaluation: Evaluation) -> str:
     lines = [f"{one_line(label)}: {evaluation.verdict.upper()}  ({where})"]
     if evaluation.passed:
         lines += _figures(evaluation)
+        if evaluation.mechanisms:
+            lines.append(f"    moved by: {', '.join(evaluation.mechanisms)}")
     else:
         lines.append(f"    at {evaluation.stage}: {one_line(evaluation.summary, 400)}")
         lines += [indent(one_line(_finding(finding), 400)) for finding in evaluation.findings[:_FINDINGS]]

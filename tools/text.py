@@ -14,7 +14,6 @@ from harness.types import (
     Latency,
     Measurement,
     Mismatch,
-    Profile,
     RankReport,
     Timing,
     Verdict,
@@ -50,6 +49,8 @@ def evaluation_text(evaluation: Evaluation, source: str = "", before: int | None
         lines += measurement_lines(evaluation.measurement)
     else:
         lines.append("Not timed.")
+    if evaluation.mechanisms:
+        lines.insert(1, f"moved by: {', '.join(evaluation.mechanisms)}")
     return "\n".join(lines)
 
 
@@ -276,24 +277,3 @@ def context(source: str, line: int, around: int = 2) -> list[str]:
     lines = source.splitlines()
     first, last = max(1, line - around), min(len(lines), line + around)
     return [f"  {'>' if n == line else ' '} {n:4d} | {lines[n - 1][:200]}" for n in range(first, last + 1)]
-
-
-def profile_text(profile: Profile) -> str:
-    """Per rank: wall time of a call and its top kernels and calls."""
-    lines = [f"{profile.iterations} profiled calls, each alone and drained (slower than timed calls):"]
-    device = any(call.device_us for rank in profile.ranks for call in rank.top)
-    for rank in profile.ranks:
-        lines.append(f"rank {rank.rank}: {rank.iteration_us:.1f} us a call")
-        lines.append(("   device us" if device else "") + "     host us  calls  name")
-        lines += [
-            (f"  {c.device_us:10.1f}" if device else "") + f"  {c.host_us:10.1f} {c.calls:6.1f}  {c.name[:90]}"
-            for c in rank.top[:8]
-        ]
-    slow = max(profile.ranks, key=lambda r: r.iteration_us)
-    fast = min(profile.ranks, key=lambda r: r.iteration_us)
-    if len(profile.ranks) > 1:
-        lines.append(
-            f"slowest rank: {slow.rank} ({slow.iteration_us:.1f} us), "
-            f"fastest rank: {fast.rank} ({fast.iteration_us:.1f} us)"
-        )
-    return "\n".join(lines)

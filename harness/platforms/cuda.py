@@ -320,6 +320,27 @@ class Cuda:
         }
 
 
+_DUMP_ENABLE, _DUMP_FILE, _DUMP_FLAGS = 1, 5, 7
+_DUMP_LITTLE = 0b111111
+"""No memory, no code, and no abort of the process afterwards."""
+
+
+def dump_crashes(file: str) -> None:
+    """In a rank, before its first use of the device: the driver writes a core dump to `file` (`%p`: the process) when a
+    kernel crashes. By call, because the driver has read its variables when the fork server loaded it. Raises
+    HarnessError."""
+    import ctypes
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    path, flags, on = ctypes.create_string_buffer(file.encode()), ctypes.c_uint(_DUMP_LITTLE), ctypes.c_bool(True)
+    failed = driver.cuInit(0)
+    for attribute, value in ((_DUMP_FILE, path), (_DUMP_FLAGS, flags), (_DUMP_ENABLE, on)):
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        failed = failed or driver.cuCoredumpSetAttributeGlobal(attribute, ctypes.byref(value), ctypes.byref(size))
+    if failed:
+        raise HarnessError(f"the driver makes no core dumps (error {failed})")
+
+
 def rank_environment(devices: Sequence[int]) -> dict[str, str]:
     """Environment of a CUDA rank: the leased GPUs, numbered from 0, and multicast off."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)), **machine.MULTICAST_SWITCHES}

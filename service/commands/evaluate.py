@@ -10,7 +10,7 @@ import typer
 
 from harness.errors import UsageError
 from harness.types import Backend, Candidate, Limits, Request
-from problems.catalogue import find, select_case
+from problems.catalogue import Entry, find, select_case
 from service.options import (
     BackendName,
     CaseName,
@@ -77,11 +77,9 @@ def evaluate(
     limits = Limits() if call_deadline is None else Limits(call_s=call_deadline, first_call_s=call_deadline)
     failed, console = False, stderr_console()
 
-    from harness.evaluate import Sandbox, reference_candidate
+    from harness.evaluate import Sandbox
 
-    candidates = [
-        (file, reference_candidate(entry) if file == REFERENCE else _read(file, setup.backend)) for file in files
-    ]
+    candidates = [(file, read_candidate(file, setup.backend, entry)) for file in files]
     with Sandbox(setup.platform, setup.world_size, limits, isolation) as sandbox:
         sandbox.build_ahead([candidate for _, candidate in candidates])
         for number, (file, candidate) in enumerate(candidates, start=1):
@@ -108,8 +106,13 @@ def evaluate(
     raise typer.Exit(int(failed))
 
 
-def _read(file: str, backend: Backend) -> Candidate:
-    """The candidate in a file. UsageError if it cannot be read or is not UTF-8; the rest is the harness's to judge."""
+def read_candidate(file: str, backend: Backend, entry: Entry) -> Candidate:
+    """The candidate in a file, in stdin (`-`), or the problem's `reference`. UsageError if it cannot be read or is not
+    UTF-8; the rest is the harness's to judge."""
+    if file == REFERENCE:
+        from harness.evaluate import reference_candidate
+
+        return reference_candidate(entry)
     try:
         content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return Candidate(source=content.decode("utf-8"), backend=backend)

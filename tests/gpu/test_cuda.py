@@ -19,7 +19,7 @@ from problems import catalogue
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).resolve().parent.parent.parent
-GOOD = sorted((ROOT / "prompts" / "examples" / "cuda").glob("p*.py"))
+GOOD = sorted(path for kind in ("cuda", "triton") for path in (ROOT / "prompts" / "examples" / kind).glob("p*.py"))
 EVIL = sorted((ROOT / "tests" / "evil" / "cuda").glob("p*.py"))
 LIMITS = Limits(first_call_s=12)  # a hang costs that; compilation on the first call is not counted
 WORLD_SIZE = int(os.environ.get("RINGSMITH_WORLD_SIZE", "4"))
@@ -45,7 +45,7 @@ def keep(evaluation, name: str) -> None:
 @pytest.mark.parametrize("case", ["pkb", "large"])
 @pytest.mark.parametrize("path", GOOD, ids=lambda p: p.stem)
 def test_a_worked_example_passes_and_is_timed(path, case, sandbox, read_candidate):
-    candidate, _ = read_candidate(path, Backend.cuda)
+    candidate, _ = read_candidate(path, Backend(path.parent.name))
     evaluation = sandbox.evaluate(request(candidate, int(path.stem[1:3]), case=case))
     keep(evaluation, path.stem)
     assert evaluation.passed, f"{evaluation.summary}\n{evaluation.log[-3000:]}\n" + "".join(
@@ -60,7 +60,7 @@ def test_a_worked_example_passes_and_is_timed(path, case, sandbox, read_candidat
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
 @pytest.mark.parametrize("path", GOOD, ids=lambda p: p.stem)
 def test_a_worked_example_passes_at_uneven_sizes(path, dtype, sandbox, read_candidate):
-    candidate, _ = read_candidate(path, Backend.cuda)
+    candidate, _ = read_candidate(path, Backend(path.parent.name))
     evaluation = sandbox.evaluate(request(candidate, int(path.stem[1:3]), case="odd", dtype=dtype, timing=False))
     assert evaluation.passed, evaluation.summary
 
@@ -72,8 +72,9 @@ def test_the_reference_passes_as_a_candidate(entry, sandbox):
     assert evaluation.passed, evaluation.summary
 
 
-def test_the_cuda_pages_example_works(sandbox):
-    page = (ROOT / "prompts" / "backends" / "cuda.md").read_text()
+@pytest.mark.parametrize("backend", [Backend.cuda, Backend.triton])
+def test_a_pages_example_works(backend, sandbox):
+    page = (ROOT / "prompts" / "backends" / f"{backend}.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
     # The page shows a ring shift; all-gather is W - 1 of them.
     all_gather = """
@@ -83,7 +84,7 @@ def solution(tensor, _shift=solution):
         parts.append(_shift(parts[-1]))
     return torch.stack([parts[(s - rank) % world_size] for s in range(world_size)])
 """
-    candidate = Candidate(source=code + all_gather, backend=Backend.cuda)
+    candidate = Candidate(source=code + all_gather, backend=backend)
     evaluation = sandbox.evaluate(request(candidate, 2, case="odd"))
     assert evaluation.passed, evaluation.summary
 
@@ -95,7 +96,12 @@ def test_a_profile_lists_kernels_and_writes_a_trace(sandbox, read_candidate, tmp
     for rank in profile.ranks:
         first = rank.top[0]
         assert first.device_us > 0 and "symmetric_memory::barrier" not in first.name, first
-        assert first.device_us < rank.iteration_us
+        assert rank.span_us > 0 and rank.iteration_us > 0
+        assert max(rank.communication_us, rank.computation_us) <= rank.span_us * 1.001
+    longest = profile.kernels[0]
+    assert longest.communicates and longest.fastest_us > 0 and longest.code is not None, longest
+    assert profile.mechanisms == ("SM loads and stores",)
+    assert profile.limits_us["link in"] > 0 and profile.limits_us["link out"] > 0
     assert Path(profile.trace).stat().st_size > 10_000
 
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from harness.traces import merge_traces
+from harness.traces import merge_traces, read_trace
 
 
 def part(path, events):
@@ -24,7 +24,7 @@ def test_tracks_and_flows_of_ranks_stay_apart(tmp_path):
     ]
     parts = [part(tmp_path / f"trace.{rank}.json", one_rank) for rank in range(2)]
     merged = tmp_path / "merged.json"
-    merged.write_text(merge_traces(parts))
+    merged.write_text(merge_traces([read_trace(part) for part in parts]))
     events = json.loads(merged.read_text())["traceEvents"]
     assert len(events) == 12
 
@@ -42,7 +42,7 @@ def test_tracks_and_flows_of_ranks_stay_apart(tmp_path):
 
 def test_ranks_without_events(tmp_path):
     parts = [part(tmp_path / "a.json", []), part(tmp_path / "b.json", [{"ph": "X", "name": "k", "pid": 1}])]
-    assert [e["name"] for e in json.loads(merge_traces(parts))["traceEvents"]] == ["k"]
+    assert [e["name"] for e in json.loads(merge_traces([read_trace(part) for part in parts]))["traceEvents"]] == ["k"]
 
 
 def test_only_regular_files_are_traces(tmp_path):
@@ -50,7 +50,34 @@ def test_only_regular_files_are_traces(tmp_path):
     target.write_text('{"traceEvents": []}')
     link.symlink_to(target)
     os.mkfifo(pipe)
-    assert merge_traces([target])
+    assert read_trace(target) == []
     for part in (link, pipe, tmp_path):
         with pytest.raises((OSError, ValueError)):
-            merge_traces([part])
+            read_trace(part)
+
+
+BAD = {
+    "no JSON": "{", "no object": "3", "no events": "{}", "events that are none": '{"traceEvents": [1]}',
+    "an object of events": '{"traceEvents": {"ph": "X"}}', "no text": "\udc80",
+    "deep": '{"traceEvents": ' + "[" * 10**6,
+    "NaN": '{"traceEvents": [{"ts": NaN}]}', "a huge whole number": '{"traceEvents": [{"ts": ' + "9" * 5000 + "}]}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD.values(), ids=list(BAD))
+def test_what_is_no_trace_is_refused(text, tmp_path):
+    (tmp_path / "t.json").write_text(text, errors="surrogateescape")
+    with pytest.raises((ValueError, LookupError, TypeError, RecursionError)):
+        read_trace(tmp_path / "t.json")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    with (tmp_path / "t.json").open("wb") as file:
+        file.truncate(1 << 40)  # sparse
+    with pytest.raises(ValueError, match="no trace"):
+        read_trace(tmp_path / "t.json")
+
+
+def test_a_merged_trace_is_strict_json(tmp_path):
+    with pytest.raises(ValueError):
+        merge_traces([read_trace(part(tmp_path / "t.json", [{"ts": 1}])), [{"ts": json.loads("1e999")}]])

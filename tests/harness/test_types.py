@@ -137,3 +137,12 @@ def test_verdicts_and_stages_are_those_documented():
         "race", "deadlock", "timeout", "integrity", "policy",
     }  # fmt: skip
     assert [s.value for s in Stage] == ["policy", "build", "load", "correctness", "stress", "timing"]
+
+
+def test_a_record_from_before_mechanisms_were_told_still_loads():
+    old = to_json(evaluation())
+    del old["mechanisms"]
+    assert Evaluation.model_validate(old).mechanisms == ()
+    assert to_json(evaluation(mechanisms=("copy engine", "NCCL")))["mechanisms"] == ["copy engine", "NCCL"]
+    with pytest.raises(ValidationError):
+        evaluation(mechanisms=("carrier pigeon",))

@@ -68,6 +68,12 @@ def test_a_run_from_its_events() -> None:
     assert (done.official, done.target_met, done.spend) == (official, True, spend)
 
 
+def test_waiting_for_a_rate_limit_is_not_working_time() -> None:
+    replied = ModelReplied(at=190.0, step=1, turn=Turn(waited_s=60.0), seconds=80.0)
+    spend = fold([STARTED, replied, returned(200.0, "read")]).spend
+    assert (spend.wall_s, spend.waited_s) == (40.0, 60.0)
+
+
 def test_a_record_without_its_beginning_is_refused() -> None:
     with pytest.raises(UsageError, match="does not begin with run_started"):
         fold([])

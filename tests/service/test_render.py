@@ -34,6 +34,12 @@ def test_a_slowed_reference_and_collectives_are_said(evaluation) -> None:
     assert "1.20x slower beside the candidate" in text and "collectives" in text
 
 
+def test_what_moved_the_data_is_said_of_a_pass(evaluation) -> None:
+    text = evaluation_block("a.py", evaluation().model_copy(update={"mechanisms": ("copy engine", "TMA")}))
+    assert "\n    moved by: copy engine, TMA\n" in text
+    assert "moved by" not in evaluation_block("a.py", evaluation())
+
+
 def test_a_pass_without_timing_or_device_figure_says_so(evaluation) -> None:
     assert "correct; not timed" in evaluation_block("a.py", evaluation(measurement=None))
     measured = evaluation().measurement

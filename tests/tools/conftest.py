@@ -31,8 +31,8 @@ class RecordedSandbox:
     def evaluate(self, request, on_stage=None):
         return self._answer(request)
 
-    def profile(self, request, folder):
-        return self._answer(request, folder)
+    def profile(self, request, folder, kernel=""):
+        return self._answer(request, folder, kernel)
 
 
 @pytest.fixture

@@ -7,22 +7,19 @@ import pytest
 from harness.types import (
     Backend,
     BuildReport,
-    CallProfile,
     Candidate,
     Environment,
     Evaluation,
     Latency,
     Measurement,
     Mismatch,
-    Profile,
-    RankProfile,
     RankReport,
     Ratio,
     Stage,
     Timing,
     Verdict,
 )
-from tools.text import context, evaluation_text, failure_text, log_lines, profile_text
+from tools.text import context, evaluation_text, failure_text, log_lines
 
 SOURCE = "".join(f"line_{n} = {n}\n" for n in range(1, 101))
 CANDIDATE = Candidate(source=SOURCE, backend=Backend.cpp)
@@ -203,13 +200,8 @@ def test_a_measurement_says_all_figures():
         "floor   25.0 us (HBM, datasheet), 40.0 us at rates measured on this machine (latency): 25% / 40% reached"
     )
     assert evaluation_text(evaluation(Verdict.passed)).endswith("\nNot timed.")
-
-
-def test_a_profile_is_at_most_a_screen():
-    calls = tuple(CallProfile(name=f"kernel<{n}>" * 40, device_us=10, host_us=1, calls=2) for n in range(12))
-    ranks = tuple(RankProfile(rank=r, iteration_us=100 + r, top=calls) for r in range(4))
-    text = profile_text(Profile(candidate=CANDIDATE.hash, iterations=5, ranks=ranks, trace="t.json"))
-    assert len(text.splitlines()) <= 60 and "slowest rank: 3 (103.0 us), fastest rank: 0 (100.0 us)" in text
+    moved = evaluation(Verdict.passed).model_copy(update={"mechanisms": ("copy engine",)})
+    assert evaluation_text(moved).splitlines()[1:] == ["moved by: copy engine", "Not timed."]
 
 
 def test_a_build_report_reads_alike(session, sandbox):

@@ -1,0 +1,62 @@
+"""`ringsmith profile`: where a candidate's time goes; no model, no record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.types import Limits, Request
+from problems.catalogue import find, select_case
+from service.commands.evaluate import read_candidate
+from service.options import BackendName, CaseName, DTypeName, Isolation, Json, Platform, Suite, WorldSize, resolve
+from service.render import evaluation_block
+from tools.profile_text import profile_text
+
+
+def profile(
+    file: Annotated[str, typer.Argument(help="Candidate; - is stdin, `reference` the problem's own reference.")],
+    problem: Annotated[str, typer.Option(help="Number or name.")],
+    suite: Suite = "",
+    case: CaseName = None,
+    platform: Platform = None,
+    world_size: WorldSize = None,
+    dtype: DTypeName = None,
+    backend: BackendName = None,
+    kernel: Annotated[
+        str, typer.Option(metavar="NAME", help="Hardware counters of the kernel whose name has this, as well.")
+    ] = "",
+    traces: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the trace of all ranks goes; Perfetto opens it.")
+    ] = Path("traces"),
+    isolation: Isolation = "auto",
+    json: Json = False,
+) -> None:
+    """Profile a candidate: what binds it, bytes over links, overlap, waiting, kernels, hints for the next edit.
+
+    The same text as the tool's (docs/profile.md). Exit code 1: the candidate did not get through a correctness trial.
+    """
+    entry = find(problem, suite)
+    setup = resolve(platform, world_size, dtype, backend)
+
+    from harness.evaluate import CandidateFailedError, Sandbox
+
+    candidate = read_candidate(file, setup.backend, entry)
+    with Sandbox(setup.platform, setup.world_size, Limits(), isolation) as sandbox:
+        request = Request(
+            candidate=candidate,
+            problem=entry.number,
+            suite=entry.suite,
+            case=select_case(entry, case or entry.default).name,
+            platform=setup.platform,
+            world_size=setup.world_size,
+            dtype=setup.dtype,
+        )
+        try:
+            found, _ = sandbox.profile(request, traces, kernel)
+        except CandidateFailedError as failed:
+            result = failed.evaluation
+            typer.echo(result.model_dump_json() if json else evaluation_block(file, result))
+            raise typer.Exit(1) from None
+    typer.echo(found.model_dump_json() if json else f"{profile_text(found)}\ntrace: {found.trace}")
