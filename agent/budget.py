@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from runs.events import Budget, Spend
 from runs.messages import Turn
-from runs.spend import add_device, add_turn
+from runs.spend import add_device, add_turn, at_wall
 
 DIMENSIONS = ("steps", "tokens", "usd", "wall_s", "device_s")
 TOOL_DIMENSIONS = ("wall_s", "device_s")
@@ -31,7 +31,8 @@ class Meter:
 
     @property
     def spend(self) -> Spend:
-        return self._spend.model_copy(update={"wall_s": self._clock() - self._started})
+        """With the working time until now."""
+        return at_wall(self._spend, self._clock() - self._started)
 
     def over(self, dimensions: tuple[str, ...] = DIMENSIONS) -> str | None:
         """The first exhausted dimension, or None. A USD limit is exhausted too when a reply came without its price."""

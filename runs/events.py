@@ -29,6 +29,7 @@ class Budget(Frozen):
     """Input and output together."""
     usd: float | None = None
     wall_s: float | None = None
+    """Working time: what a reply waited for rate limits is not counted."""
     device_s: float | None = None
     """Seconds x devices under lease (GPU-seconds on CUDA)."""
 
@@ -42,6 +43,8 @@ class Spend(Frozen):
     usd_known: bool = True
     """False once a reply had no known price."""
     wall_s: float = 0.0
+    """Without `waited_s`."""
+    waited_s: float = 0.0
     device_s: float = 0.0
 
 

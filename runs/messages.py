@@ -35,6 +35,8 @@ class Turn(Frozen):
     usage: Usage = Usage()
     cost_usd: float | None = None
     """None if the price is unknown."""
+    waited_s: float = 0.0
+    """Seconds between attempts, for rate limits and failures of the provider: no work, so a budget leaves them out."""
     stop: str = ""
     """The provider's own word for why it stopped."""
     opaque: dict[str, Any] = Field(default_factory=dict)

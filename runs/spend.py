@@ -13,8 +13,14 @@ def add_turn(spend: Spend, turn: Turn) -> Spend:
             "tokens": spend.tokens + turn.usage.input_tokens + turn.usage.output_tokens,
             "usd": spend.usd + (turn.cost_usd or 0.0),
             "usd_known": spend.usd_known and turn.cost_usd is not None,
+            "waited_s": spend.waited_s + turn.waited_s,
         }
     )
+
+
+def at_wall(spend: Spend, elapsed_s: float) -> Spend:
+    """`elapsed_s` since the run began, waiting included."""
+    return spend.model_copy(update={"wall_s": max(0.0, elapsed_s - spend.waited_s)})
 
 
 def add_device(spend: Spend, device_s: float) -> Spend:

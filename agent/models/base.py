@@ -13,6 +13,10 @@ class ModelError(RingsmithError):
     """The provider failed for good: refused, or still failing after every retry. One line, never with a key in it."""
 
 
+class ContextOverflowError(ModelError):
+    """The conversation is longer than the model's context. A shorter one may succeed, the same one never will."""
+
+
 class Model(Protocol):
     name: str
 

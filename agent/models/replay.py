@@ -46,9 +46,9 @@ class Replay:
 
 
 def _recorded(run: Path) -> list[Turn]:
-    """What the model said, without what it once cost: a replay pays nothing."""
+    """What the model said, without what it once cost: a replay pays nothing and waits for nobody."""
     return [
-        event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "raw": None})
+        event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
         for event in Record.open(run).events()
         if isinstance(event, ModelReplied)
     ]

@@ -50,6 +50,26 @@ def test_over(limit: dict[str, float], over: str | None) -> None:
     assert meter.over(TOOL_DIMENSIONS) == (over if over in TOOL_DIMENSIONS else None)
 
 
+def test_waiting_for_a_rate_limit_is_not_working_time() -> None:
+    clock = Clock()
+    meter = Meter(Budget(wall_s=100.0), clock)
+    clock.now += 150.0
+    meter.add_turn(Turn(cost_usd=0.0, waited_s=90.0))
+    assert (meter.spend.wall_s, meter.spend.waited_s) == (60.0, 90.0)
+    assert meter.over() is None and "40 of 100 s" in meter.remaining()
+    clock.now += 40.0
+    assert meter.over() == meter.over(TOOL_DIMENSIONS) == "wall_s"
+    meter.add_turn(Turn(cost_usd=0.0, waited_s=5.0))
+    assert (meter.spend.wall_s, meter.spend.waited_s) == (95.0, 95.0)
+
+
+def test_working_time_is_never_negative() -> None:
+    """An injected sleep does not move the clock."""
+    meter = Meter(Budget(wall_s=1.0), Clock())
+    meter.add_turn(Turn(waited_s=60.0))
+    assert meter.spend.wall_s == 0.0
+
+
 def test_a_reply_without_price_exhausts_a_usd_limit() -> None:
     meter = Meter(Budget(usd=100.0), Clock())
     meter.add_turn(Turn(cost_usd=None))

@@ -5,68 +5,22 @@ from __future__ import annotations
 import builtins
 import json
 import socket
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from agent import prices
 from agent.models import make
-from agent.models.base import ModelError
-from agent.models.litellm import ATTEMPTS, LiteLLM
+from agent.models.base import ContextOverflowError, ModelError
+from agent.models.calling import ATTEMPTS
+from agent.models.litellm import LiteLLM
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
+from tests.agent.provider import HELLO, KEY, TOOLS, Answer, Server, Time
 
 # LiteLLM's own types, seen by pydantic when the first response is built.
 pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
-
-KEY = "sk-test-0123456789abcdef"
-TOOLS = [{"name": "compile", "description": "Build.", "parameters": {"type": "object", "properties": {}}}]
-HELLO = (Message(role="system", text="be good"), Message(role="user", text="hello"))
-
-
-@dataclass
-class Answer:
-    status: int = 200
-    body: Any = None
-    """A dict is sent as JSON, bytes as they are."""
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-class Server(ThreadingHTTPServer):
-    """Gives its answers in order and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers: list[Answer] = []
-        self.requests: list[dict[str, Any]] = []
-        self.authorization = ""
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.server.authorization = self.headers.get("Authorization", "")
-        answer = self.server.answers.pop(0)
-        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-        self.send_response(answer.status)
-        for name, value in {"Content-Type": "application/json", **answer.headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 def reply(content: str | None = "hi", calls: list[tuple[str, str, str]] | None = None, **usage: Any) -> Answer:
@@ -94,26 +48,9 @@ def failure(status: int, message: str = "no", **headers: str) -> Answer:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture
-def slept() -> list[float]:
-    """Seconds that the adapter would have waited."""
-    return []
-
-
-@pytest.fixture
-def model(server: Server, slept: list[float], monkeypatch: pytest.MonkeyPatch) -> LiteLLM:
+def model(server: Server, time: Time, monkeypatch: pytest.MonkeyPatch) -> LiteLLM:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    return LiteLLM("openai/test-model", api_base=server.url, sleep=slept.append)
+    return LiteLLM("openai/test-model", api_base=server.url, sleep=time.sleep, clock=time.clock)
 
 
 def test_a_reply(server: Server, model: LiteLLM) -> None:
@@ -135,11 +72,11 @@ def test_a_reply(server: Server, model: LiteLLM) -> None:
     assert (turn.stop, turn.cost_usd) == ("tool_calls", None)
     assert turn.raw and turn.raw["choices"][0]["message"]["content"] == "hi"
     assert KEY not in turn.model_dump_json()
-    assert server.authorization == f"Bearer {KEY}"
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
     (request,) = server.requests
     assert request["model"] == "test-model"
     assert request["messages"] == [{"role": "system", "content": "be good"}, {"role": "user", "content": "hello"}]
-    assert request["tools"] == [{"type": "function", "function": TOOLS[0]}]
+    assert request["tools"] == [{"type": "function", "function": tool} for tool in TOOLS]
 
 
 def test_the_conversation_goes_back_in_chat_format(server: Server, model: LiteLLM) -> None:
@@ -169,44 +106,45 @@ def test_half_an_emoji_is_replaced(server: Server, model: LiteLLM) -> None:
     assert turn.model_dump_json()
 
 
-def test_retry_after_is_honoured(server: Server, model: LiteLLM, slept: list[float]) -> None:
+def test_retry_after_is_honoured(server: Server, model: LiteLLM, time: Time) -> None:
     server.answers = [
         failure(429, Retry_After="7"),
         failure(429, Retry_After=formatdate(0, usegmt=True)),  # a date, long past
         reply(),
     ]
-    assert model.reply(HELLO, TOOLS).text == "hi"
-    assert [int(seconds) for seconds in slept] == [7, 0]
+    turn = model.reply(HELLO, TOOLS)
+    assert turn.text == "hi" and turn.waited_s == pytest.approx(sum(time.slept))
+    assert 7 <= time.slept[0] < 8 and 0 <= time.slept[1] < 1
     assert len(server.requests) == 3
 
 
-def test_the_servers_own_faults_are_retried(server: Server, model: LiteLLM, slept: list[float]) -> None:
+def test_the_servers_own_faults_are_retried(server: Server, model: LiteLLM, time: Time) -> None:
     server.answers = [failure(500), failure(503), failure(502), reply()]
     assert model.reply(HELLO, TOOLS).text == "hi"
-    assert [int(seconds) for seconds in slept] == [1, 2, 4]
+    assert all(most / 2 <= seconds <= most for most, seconds in zip((2, 4, 8), time.slept, strict=True))
     assert len(server.requests) == 4, "no retries but ours"
 
 
-def test_retries_end(server: Server, model: LiteLLM, slept: list[float]) -> None:
+def test_retries_end(server: Server, model: LiteLLM, time: Time) -> None:
     server.answers = [failure(429) for _ in range(ATTEMPTS + 1)]
     with pytest.raises(ModelError, match=r"openai/test-model: RateLimitError: "):
         model.reply(HELLO, TOOLS)
-    assert (len(server.requests), len(slept)) == (ATTEMPTS, ATTEMPTS - 1)
+    assert (len(server.requests), len(time.slept)) == (ATTEMPTS, ATTEMPTS - 1)
 
 
-def test_a_pause_of_hours_is_not_taken(server: Server, model: LiteLLM, slept: list[float]) -> None:
+def test_a_pause_of_hours_is_not_taken(server: Server, model: LiteLLM, time: Time) -> None:
     server.answers = [failure(429, Retry_After="86400")]
     with pytest.raises(ModelError, match="RateLimitError"):
         model.reply(HELLO, TOOLS)
-    assert slept == []
+    assert time.slept == []
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-def test_a_wrong_request_fails_at_once(server: Server, model: LiteLLM, slept: list[float], status: int) -> None:
+def test_a_wrong_request_fails_at_once(server: Server, model: LiteLLM, time: Time, status: int) -> None:
     server.answers = [failure(status, f"Incorrect API key provided: {KEY} or sk-test-****cdef.\nSee\nbelow.")]
     with pytest.raises(ModelError) as caught:
         model.reply(HELLO, TOOLS)
-    assert (len(server.requests), slept) == (1, [])
+    assert (len(server.requests), time.slept) == (1, [])
     message = str(caught.value)
     assert message.startswith("openai/test-model: ") and "Incorrect API key provided: [key] or [key]" in message
     assert "\n" not in message and KEY not in message and "cdef" not in message
@@ -219,14 +157,33 @@ def test_a_garbage_body_ends_in_a_model_error(server: Server, model: LiteLLM, bo
         model.reply(HELLO, TOOLS)
 
 
-def test_no_connection(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_that_is_too_long(server: Server, model: LiteLLM, time: Time) -> None:
+    answer = failure(400, "This model's maximum context length is 32768 tokens.")
+    answer.body["error"]["code"] = "context_length_exceeded"
+    server.answers = [answer]
+    with pytest.raises(ContextOverflowError):
+        model.reply(HELLO, TOOLS)
+    assert time.slept == []
+
+
+def test_an_empty_reply_and_a_refusal(server: Server, model: LiteLLM) -> None:
+    refused = reply(None)
+    refused.body["choices"][0]["message"]["refusal"] = "I cannot."
+    server.answers = [reply(None), refused]
+    empty = model.reply(HELLO, TOOLS)
+    assert (empty.text, empty.tool_calls) == ("", ())
+    turn = model.reply(HELLO, TOOLS)
+    assert (turn.text, turn.stop) == ("I cannot.", "refusal")
+
+
+def test_no_connection(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     with pytest.raises(ModelError):
-        LiteLLM("openai/test-model", api_base=address, sleep=slept.append).reply(HELLO, TOOLS)
-    assert len(slept) == ATTEMPTS - 1
+        LiteLLM("openai/test-model", api_base=address, sleep=time.sleep, clock=time.clock).reply(HELLO, TOOLS)
+    assert len(time.slept) == ATTEMPTS - 1
 
 
 @pytest.mark.parametrize("variable", ["LITELLM_API_BASE", "OPENAI_API_BASE"])
@@ -298,6 +255,31 @@ def test_an_unknown_provider() -> None:
         make("opnai/gpt-4o")
 
 
+def test_watching_and_effort(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("LITELLM_API_BASE", server.url)
+    seen: list[str] = []
+    server.answers = [reply("hi")]
+    make("litellm:openai/gpt-5?effort=low", on_text=seen.append).reply(HELLO, TOOLS)
+    assert seen == ["hi"]
+    assert server.requests[0]["reasoning_effort"] == "low"
+
+
+def test_our_own_price_comes_first(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(prices, "known", lambda provider, model: (provider, model) == ("openai", "gpt-4o"))
+    monkeypatch.setattr(prices, "cost_usd", lambda provider, model, usage: 0.25)
+    model = LiteLLM("openai/gpt-4o", api_base=server.url)
+    server.answers = [reply()]
+    assert model.priced() and model.reply(HELLO, TOOLS).cost_usd == 0.25
+
+
+@pytest.mark.parametrize("name", ["openai/gpt-5?effort=", "openai/gpt-5?temperature=1", "openai/?effort=high"])
+def test_what_is_not_an_option(name: str) -> None:
+    with pytest.raises(UsageError):
+        make(name)
+
+
 def test_without_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
@@ -308,4 +290,4 @@ def test_without_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UsageError, match=r"pip install 'ringsmith\[models\]'"):
-        make("openai/gpt-4o")
+        make("mistral/large")

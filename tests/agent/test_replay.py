@@ -34,9 +34,8 @@ def test_turns_in_order_then_the_end(tmp_path: Path) -> None:
 
 def test_a_recorded_run_replays_for_free(tmp_path: Path) -> None:
     call = ToolCall(id="abc", name="compile", arguments="{}")
-    turn = Turn(
-        text="hm", tool_calls=(call,), usage=Usage(input_tokens=5), cost_usd=1.0, stop="tool_calls", raw={"a": 1}
-    )
+    usage = Usage(input_tokens=5)
+    turn = Turn(text="hm", tool_calls=(call,), usage=usage, cost_usd=1.0, waited_s=9.0, stop="tool_calls", raw={"a": 1})
     with Record.create(tmp_path, "r") as record:
         record.append(RunStarted(at=1.0, run_id="r", config=config(), prompts_hash="h", messages=()))
         record.append(ModelReplied(at=2.0, step=1, turn=turn, seconds=1.0))
