@@ -16,11 +16,12 @@ TOOL_DIMENSIONS = ("wall_s", "device_s")
 class Meter:
     """Starts the clock when it is made. `clock` gives seconds."""
 
-    def __init__(self, budget: Budget, clock: Callable[[], float]) -> None:
+    def __init__(self, budget: Budget, clock: Callable[[], float], spent: Spend | None = None) -> None:
+        """`spent`: what a run that is resumed has used before."""
         self._budget = budget
         self._clock = clock
-        self._started = clock()
-        self._spend = Spend()
+        self._spend = spent or Spend()
+        self._started = clock() - self._spend.wall_s - self._spend.waited_s
 
     def add_turn(self, turn: Turn) -> None:
         self._spend = add_turn(self._spend, turn)

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from agent.budget import TOOL_DIMENSIONS, Meter
-from agent.models.base import Model, ModelError
+from agent.conversation import Conversation
+from agent.models.base import ContextOverflowError, Model, ModelError
 from agent.models.replay import REPLAY_END
+from agent.state import written
 from harness.errors import HarnessError, UsageError
 from harness.types import Candidate, Evaluation
 from runs.attempts import meets, target_met
-from runs.events import Event, ModelReplied, RunConfig, RunFinished, RunStarted, ToolReturned, UserMessage
-from runs.fold import Run, fold
-from runs.messages import Message, ToolCall
+from runs.events import (
+    ContextReset,
+    Event,
+    ModelReplied,
+    RunConfig,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    ToolReturned,
+    UserMessage,
+)
+from runs.fold import Folding, Run, fold, folding
+from runs.messages import Message, ToolCall, Turn
 from runs.record import Record
 from tools.base import ToolResult
 
@@ -24,6 +36,10 @@ MAX_NUDGES = 2
 MAX_HARNESS_FAILURES = 3
 """Failures of the harness, without a use of it that succeeded between them, that end the run."""
 
+LEAST_LEFT_OUT = 6
+"""Messages that make a summary worth while: it may be long itself."""
+SUBMIT = "submit"
+"""The tool whose success ends a run."""
 NUDGE = "Your reply called no tool, so nothing happened. Go on with a tool call, or call submit if you are done."
 HARNESS_FAILED = (
     "The harness failed. This is not the candidate's fault and says nothing about it; you may repeat the call."
@@ -73,11 +89,34 @@ def run_loop(
         raise UsageError(
             f"the price of {model.name} is unknown, so a limit in USD cannot be kept: limit tokens or steps"
         )
-    loop = _Loop(config, model, session, record, on_event, toolbox, clock, Meter(config.budget, clock))
-    loop.append(
-        RunStarted(at=clock(), run_id=record.run_id, config=config, prompts_hash=prompts_hash, messages=tuple(messages))
+    started = RunStarted(
+        at=clock(), run_id=record.run_id, config=config, prompts_hash=prompts_hash, messages=tuple(messages)
     )
-    loop.messages.extend(messages)
+    meter = Meter(config.budget, clock)
+    talk = Conversation()
+    loop = _Loop(config, model, session, record, on_event, toolbox, clock, meter, Folding(started), talk)
+    loop.append(started)
+    return loop.run()
+
+
+def resume_loop(
+    model: Model,
+    session: Session,
+    record: Record,
+    on_event: Callable[[Event], None],
+    *,
+    toolbox: Toolbox,
+    clock: Callable[[], float] = time.time,
+) -> Run:
+    """Go on with a run whose process ended before it finished: in the same record, no reply asked for twice, tool calls
+    of which no result was recorded made again. `session` has been restored from the same events. Otherwise as
+    `run_loop`."""
+    events = list(record.events())
+    state = folding(events)
+    meter = Meter(state.config.budget, clock, state.spend)
+    talk = Conversation(events)
+    loop = _Loop(state.config, model, session, record, on_event, toolbox, clock, meter, state, talk)
+    loop.append(RunResumed(at=clock()))
     return loop.run()
 
 
@@ -91,9 +130,8 @@ class _Loop:
     toolbox: Toolbox
     clock: Callable[[], float]
     meter: Meter
-    messages: list[Message] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    nudges: int = 0
+    state: Folding
+    talk: Conversation
     harness_failures: int = 0
 
     def run(self) -> Run:
@@ -114,6 +152,7 @@ class _Loop:
 
     def until_stopped(self) -> str:
         try:
+            self.end_step()
             while True:
                 self.step()
         except _Stop as stop:
@@ -121,34 +160,55 @@ class _Loop:
         except ModelError as error:
             return f"error: {error}"
 
+    def end_step(self) -> None:
+        """What a process that ended left of its last step."""
+        for event in self.talk.returned[-1:]:
+            self.stop_if_met(event.call.name == SUBMIT and event.ok)
+        if self.talk.unanswered:
+            self.nudge()
+        for call in self.talk.pending:
+            self.act(self.talk.step, call)
+
     def step(self) -> None:
         if dimension := self.meter.over():
             raise _Stop(f"budget: {dimension}")
         asked = self.clock()
-        turn = self.model.reply(self.messages, self.toolbox.schemas())
+        turn = self.ask()
         if turn.stop == REPLAY_END:
             raise _Stop("model_stopped")
         self.meter.add_turn(turn)
         step, now = self.meter.spend.steps, self.clock()
         self.append(ModelReplied(at=now, step=step, turn=turn, seconds=now - asked))
-        self.messages.append(Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque))
         if not turn.tool_calls:
             return self.nudge()
-        self.nudges = 0
         for call in turn.tool_calls:
-            if dimension := self.meter.over(TOOL_DIMENSIONS):
-                raise _Stop(f"budget: {dimension}")
             self.act(step, call)
 
+    def ask(self) -> Turn:
+        last = self.talk.turn
+        long = last is not None and last.usage.input_tokens > self.config.context_tokens
+        if long and self.talk.since_reset >= LEAST_LEFT_OUT:
+            self.reset("long")
+        try:
+            return self.model.reply(self.talk.messages, self.toolbox.schemas())
+        except ContextOverflowError:
+            if not self.talk.since_reset:
+                raise  # there is nothing to leave out
+            self.reset("overflow")
+            return self.model.reply(self.talk.messages, self.toolbox.schemas())
+
+    def reset(self, reason: Literal["long", "overflow"]) -> None:
+        text = f"{written(self.state, self.talk, self.record)}\n\n{self.meter.remaining()}"
+        self.append(ContextReset(at=self.clock(), reason=reason, text=text))
+
     def nudge(self) -> None:
-        if self.nudges == MAX_NUDGES:
+        if self.talk.nudges == MAX_NUDGES:
             raise _Stop("model_stopped")
-        self.nudges += 1
-        text = f"{NUDGE}\n\n{self.meter.remaining()}"
-        self.append(UserMessage(at=self.clock(), text=text))
-        self.messages.append(Message(role="user", text=text))
+        self.append(UserMessage(at=self.clock(), text=f"{NUDGE}\n\n{self.meter.remaining()}"))
 
     def act(self, step: int, call: ToolCall) -> None:
+        if dimension := self.meter.over(TOOL_DIMENSIONS):
+            raise _Stop(f"budget: {dimension}")
         started = self.clock()
         failure: HarnessError | None = None
         try:
@@ -159,21 +219,19 @@ class _Loop:
         if result.candidate:
             self.record.save_candidate(result.candidate)
         text, now = f"{result.text}\n\n{self.meter.remaining()}", self.clock()
-        self.append(
-            ToolReturned(
-                at=now,
-                step=step,
-                call=call,
-                ok=result.ok,
-                text=text,
-                seconds=now - started,
-                candidate=result.candidate.hash if result.candidate else None,
-                evaluation=result.evaluation,
-                data=result.data,
-                device_s=result.device_s,
-            )
+        event = ToolReturned(
+            at=now,
+            step=step,
+            call=call,
+            ok=result.ok,
+            text=text,
+            seconds=now - started,
+            candidate=result.candidate.hash if result.candidate else None,
+            evaluation=result.evaluation,
+            data=result.data,
+            device_s=result.device_s,
         )
-        self.messages.append(Message(role="tool", text=text, call_id=call.id, tool=call.name))
+        self.append(event)
         self.stop_if_done(result, failure)
 
     def stop_if_done(self, result: ToolResult, failure: HarnessError | None) -> None:
@@ -184,15 +242,18 @@ class _Loop:
         elif result.device_s:
             # Only use of a device shows that the harness works again: between two failures a model edits and reads.
             self.harness_failures = 0
-        if result.submitted:
+        self.stop_if_met(result.submitted)
+
+    def stop_if_met(self, submitted: bool) -> None:
+        if submitted:
             raise _Stop("submitted")
-        best, speedup = fold(self.events).best, self.config.target.speedup
+        best, speedup = self.state.best, self.config.target.speedup
         if best and speedup is not None and meets(best.measurement, speedup):
             raise _Stop("target_met")
 
     def grade(self) -> Evaluation | None:
         """The official evaluation: the run's own measurements chose the best candidate, so they cannot grade it."""
-        best = fold(self.events).best
+        best = self.state.best
         if best is None:
             return None
         official = self.session.official(self.record.candidate(best.candidate))
@@ -216,5 +277,7 @@ class _Loop:
     def append(self, event: Event) -> None:
         """On disk first, then everything else."""
         self.record.append(event)
-        self.events.append(event)
+        if not isinstance(event, RunStarted):
+            self.state.add(event)
+        self.talk.add(event)
         self.on_event(event)

@@ -33,19 +33,43 @@ class Attempt(Frozen):
         return self.measurement.device.speedup if self.measurement and self.measurement.device else None
 
 
-def best(attempts: Sequence[Attempt]) -> Attempt | None:
+class Leader:
     """The best of those that passed; the earlier of equals.
 
     A candidate that also failed once is out: one that is right only sometimes (a race) is wrong.
     """
-    failed = {attempt.candidate for attempt in attempts if attempt.verdict not in (None, Verdict.passed)}
-    leader: Attempt | None = None
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+        self._passed: list[Attempt] = []
+        self.best: Attempt | None = None
+
+    def add(self, attempt: Attempt) -> None:
+        if attempt.verdict is None:
+            return
+        if attempt.verdict is not Verdict.passed:
+            self._failed.add(attempt.candidate)
+            if self.best is not None and self.best.candidate == attempt.candidate:
+                self.best = None
+                for other in self._passed:
+                    self._consider(other)
+            return
+        self._passed.append(attempt)
+        self._consider(attempt)
+
+    def _consider(self, attempt: Attempt) -> None:
+        if attempt.candidate in self._failed:
+            return
+        if self.best is None or _better(attempt.measurement, self.best.measurement):
+            self.best = attempt
+
+
+def best(attempts: Sequence[Attempt]) -> Attempt | None:
+    """See `Leader`."""
+    leader = Leader()
     for attempt in attempts:
-        if attempt.verdict is not Verdict.passed or attempt.candidate in failed:
-            continue
-        if leader is None or _better(attempt.measurement, leader.measurement):
-            leader = attempt
-    return leader
+        leader.add(attempt)
+    return leader.best
 
 
 def _better(new: Measurement | None, old: Measurement | None) -> bool:

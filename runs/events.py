@@ -73,6 +73,8 @@ class RunConfig(Frozen):
     collectives: CollectivesRule = "allow"
     budget: Budget = Budget()
     target: Target = Target()
+    context_tokens: int = 150_000
+    """Input of one request from which on the conversation is replaced by a summary of the record (`agent.state`)."""
 
 
 class _Event(Frozen):
@@ -114,6 +116,22 @@ class ToolReturned(_Event):
     device_s: float = 0.0
 
 
+class RunResumed(_Event):
+    """Another process goes on with a run whose process ended; the time between counts for nothing."""
+
+    kind: Literal["run_resumed"] = "run_resumed"
+
+
+class ContextReset(_Event):
+    """From here on the model is asked with the conversation's beginning, this text, and what follows it. The record
+    keeps everything."""
+
+    kind: Literal["context_reset"] = "context_reset"
+    reason: Literal["long", "overflow"]
+    """The input came near its limit, or the provider refused it."""
+    text: str
+
+
 class UserMessage(_Event):
     """Text put to the model between steps by the loop (not by a tool)."""
 
@@ -134,7 +152,7 @@ class RunFinished(_Event):
 
 
 Event = Annotated[
-    RunStarted | ModelReplied | ToolReturned | UserMessage | RunFinished,
+    RunStarted | RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | RunFinished,
     Field(discriminator="kind"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -7,8 +7,8 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.types import Evaluation, Frozen
-from runs.attempts import Attempt, best
-from runs.events import Event, ModelReplied, RunConfig, RunFinished, RunStarted, Spend, ToolReturned
+from runs.attempts import Attempt, Leader
+from runs.events import Event, ModelReplied, RunConfig, RunFinished, RunResumed, RunStarted, Spend, ToolReturned
 from runs.spend import add_device, add_turn, at_wall
 
 Status = Literal["running", "finished", "interrupted"]
@@ -32,38 +32,82 @@ class Run(Frozen):
     finished_at: float | None
 
 
-def fold(events: Iterable[Event], live: bool = False) -> Run:
-    """`live`: somebody is still writing these events. Raises UsageError if they do not begin with `RunStarted`."""
+class Folding:
+    """A run's state while its events come in. Each event costs the same, however many there were."""
+
+    def __init__(self, started: RunStarted) -> None:
+        self._started = started
+        self._attempts: list[Attempt] = []
+        self._leader = Leader()
+        self._spend = Spend()
+        self._finished: RunFinished | None = None
+        self._last_at, self._away_s = started.at, 0.0
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, ModelReplied):
+            self._spend = add_turn(self._spend, event.turn)
+        elif isinstance(event, ToolReturned):
+            self._spend = add_device(self._spend, event.device_s)
+            if attempt := _attempt(event, self._attempts):
+                self._attempts.append(attempt)
+                self._leader.add(attempt)
+        elif isinstance(event, RunFinished):
+            self._finished = event
+        elif isinstance(event, RunResumed):
+            self._finished = None
+            self._away_s += max(0.0, event.at - self._last_at)
+        self._last_at = event.at
+        self._spend = at_wall(self._spend, event.at - self._started.at - self._away_s)
+
+    @property
+    def config(self) -> RunConfig:
+        return self._started.config
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return self._attempts
+
+    @property
+    def best(self) -> Attempt | None:
+        return self._leader.best
+
+    @property
+    def spend(self) -> Spend:
+        return self._finished.spend if self._finished else self._spend
+
+    def run(self, live: bool = False) -> Run:
+        """`live`: somebody is still writing the events."""
+        finished = self._finished
+        return Run(
+            run_id=self._started.run_id,
+            config=self._started.config,
+            status="finished" if finished else "running" if live else "interrupted",
+            reason=finished.reason if finished else None,
+            attempts=tuple(self._attempts),
+            best=self.best,
+            spend=self.spend,
+            official=finished.official if finished else None,
+            target_met=finished.target_met if finished else False,
+            started_at=self._started.at,
+            finished_at=finished.at if finished else None,
+        )
+
+
+def folding(events: Iterable[Event]) -> Folding:
+    """Raises UsageError if they do not begin with `RunStarted`."""
     rest = iter(events)
     started = next(rest, None)
     if not isinstance(started, RunStarted):
         raise UsageError("the record does not begin with run_started")
-    attempts: list[Attempt] = []
-    spend = Spend()
-    finished: RunFinished | None = None
+    state = Folding(started)
     for event in rest:
-        if isinstance(event, ModelReplied):
-            spend = add_turn(spend, event.turn)
-        elif isinstance(event, ToolReturned):
-            spend = add_device(spend, event.device_s)
-            if attempt := _attempt(event, attempts):
-                attempts.append(attempt)
-        elif isinstance(event, RunFinished):
-            finished = event
-        spend = at_wall(spend, event.at - started.at)
-    return Run(
-        run_id=started.run_id,
-        config=started.config,
-        status="finished" if finished else "running" if live else "interrupted",
-        reason=finished.reason if finished else None,
-        attempts=tuple(attempts),
-        best=best(attempts),
-        spend=finished.spend if finished else spend,
-        official=finished.official if finished else None,
-        target_met=finished.target_met if finished else False,
-        started_at=started.at,
-        finished_at=finished.at if finished else None,
-    )
+        state.add(event)
+    return state
+
+
+def fold(events: Iterable[Event], live: bool = False) -> Run:
+    """`live`: somebody is still writing these events. Raises UsageError if they do not begin with `RunStarted`."""
+    return folding(events).run(live)
 
 
 def _attempt(event: ToolReturned, earlier: list[Attempt]) -> Attempt | None:

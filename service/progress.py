@@ -12,8 +12,20 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from harness.types import Stage
-from runs.events import Budget, Event, ModelReplied, RunStarted, Spend, Target, ToolReturned, UserMessage
-from runs.fold import Run, fold
+from runs.events import (
+    Budget,
+    ContextReset,
+    Event,
+    ModelReplied,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    Spend,
+    Target,
+    ToolReturned,
+    UserMessage,
+)
+from runs.fold import Folding
 from runs.messages import ToolCall
 from service.render import duration, speedups
 from service.text import one_line
@@ -79,16 +91,29 @@ class RunProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._line = LiveLine(console)
-        self._events: list[Event] = []
+        self._run: Folding | None = None
         self._pending: list[ToolCall] = []
         """Calls of the last reply that have not returned."""
 
     def __call__(self, event: Event) -> None:
-        self._events.append(event)
-        run = fold(self._events, live=True)
         if isinstance(event, RunStarted):
+            self._run = run = Folding(event)
             self._started(event)
-        elif isinstance(event, ModelReplied):
+        else:
+            assert self._run is not None  # a record begins with RunStarted
+            run = self._run
+            run.add(event)
+            if isinstance(event, RunFinished):
+                self._print(f"finished: {one_line(event.reason, 300)}", "bold")
+                self.close()
+                return
+            self._happened(event, run)
+        self._line.show(f"{self._doing(event)}; best {_best(run)}; left: {left(run.config.budget, run.spend)}")
+
+    def _happened(
+        self, event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset, run: Folding
+    ) -> None:
+        if isinstance(event, ModelReplied):
             self._pending = list(event.turn.tool_calls)
             self._replied(event, run.config.budget)
         elif isinstance(event, ToolReturned):
@@ -96,11 +121,10 @@ class RunProgress:
             self._returned(event, run)
         elif isinstance(event, UserMessage):
             self._print(f"  loop: {one_line(event.text, _SHOWN)}", "dim")
+        elif isinstance(event, ContextReset):
+            self._print(f"  context: the conversation was replaced by a summary ({event.reason})", "dim")
         else:
-            self._print(f"finished: {one_line(event.reason, 300)}", "bold")
-            self.close()
-            return
-        self._line.show(f"{self._doing(event)}; best {_best(run)}; left: {left(run.config.budget, run.spend)}")
+            self._print("resumed", "bold")
 
     def close(self) -> None:
         """Take the live line away."""
@@ -125,7 +149,7 @@ class RunProgress:
         of = f"/{budget.steps}" if budget.steps is not None else ""
         self._print(f"step {event.step}{of}: {said}")
 
-    def _returned(self, event: ToolReturned, run: Run) -> None:
+    def _returned(self, event: ToolReturned, run: Folding) -> None:
         tool = one_line(event.call.name, 40)
         evaluation = event.evaluation
         if not event.ok:
@@ -159,7 +183,7 @@ def left(budget: Budget, spend: Spend) -> str:
     return ", ".join(parts) or "no limit"
 
 
-def _best(run: Run) -> str:
+def _best(run: Folding) -> str:
     best = run.best
     if best is None:
         return "none yet"

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent import models
-from agent.loop import run_loop
+from agent.conversation import Conversation
+from agent.loop import resume_loop, run_loop
 from agent.models.base import Model
+from agent.models.replay import Replay
 from agent.prompt import render, require_page
 from harness import machine, roofline
 from harness.errors import UsageError
-from harness.types import Backend
+from harness.types import Backend, BuildReport, Evaluation
 from problems.catalogue import find, select_case, statement
-from runs.events import Event, RunConfig
+from runs.events import Event, RunConfig, ToolReturned
 from runs.fold import Run
 from runs.record import Record, new_run_id
 from tools import catalogue
@@ -41,20 +43,11 @@ def run_one(
     failures are the run's `reason` instead.
     """
     entry = find(config.problem, config.suite)
-    require_page(config.backend)
-    headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
-    if config.backend is Backend.parallelkittens and not headers.is_file():
-        raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
     case = select_case(entry, config.case)
-    model = model or models.make(config.model)
-    if config.budget.usd is not None and not model.priced():
-        raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
+    model = _model(config, model)
 
     with ExitStack() as stack:
-        if sandbox is None:
-            from harness.evaluate import Sandbox
-
-            sandbox = stack.enter_context(Sandbox(config.platform, config.world_size, isolation=config.isolation))
+        sandbox = sandbox or stack.enter_context(_sandbox(config))
         work = sandbox.inspect(entry, case, config.dtype)
         topology = sandbox.topology()
         floor = roofline.floor(work, topology.devices[0], config.dtype)
@@ -75,25 +68,87 @@ def run_one(
         )
         sandbox.warm_up()  # while the model thinks
         record = stack.enter_context(Record.create(root, new_run_id(entry.number, entry.name)))
-        session = Session(
-            sandbox=sandbox,
-            entry=entry,
-            case=case,
-            dtype=config.dtype,
-            backend=config.backend,
-            protocol=config.protocol,
-            collectives=config.collectives,
-            check=config.check,
-            trials=config.trials,
-            traces_dir=record.path / "traces",
-        )
         return run_loop(
             config,
             model,
-            session,
+            _session(config, sandbox, record),
             record,
             messages,
             on_event,
             prompts_hash=prompts_hash,
             toolbox=catalogue,
         )
+
+
+def resume_one(
+    record: Record,
+    *,
+    on_event: Callable[[Event], None],
+    sandbox: Sandbox | None = None,
+    model: Model | None = None,
+) -> Run:
+    """Go on with a run whose process was killed, interrupted or failed: same record, same budget, nothing paid twice.
+    `on_event` gets what happened so far first.
+
+    Raises UsageError if it is still being written, has ended by itself, or cannot be run here any more; otherwise as
+    `run_one`."""
+    run = record.run()
+    if run.status == "running":
+        raise UsageError(f"run {record.run_id} is being written by another process")
+    if run.reason is not None and run.reason != "interrupted" and not run.reason.startswith("error:"):
+        raise UsageError(f"run {record.run_id} has ended ({run.reason}): there is nothing to go on with")
+    config = run.config
+    model = _model(config, model)
+    events = list(record.events())
+    if isinstance(model, Replay):
+        model.skip(Conversation(events).replies)
+    with ExitStack() as stack:
+        sandbox = sandbox or stack.enter_context(_sandbox(config))
+        sandbox.warm_up()
+        stack.enter_context(record)
+        for event in events:
+            on_event(event)
+        session = _session(config, sandbox, record)
+        for event in events:
+            if isinstance(event, ToolReturned) and event.candidate is not None:
+                build, other = event.data.get("build"), event.data.get("other_case")
+                session.restore(
+                    record.candidate(event.candidate),
+                    BuildReport.model_validate(build) if build else None,
+                    [e for e in (event.evaluation, Evaluation.model_validate(other) if other else None) if e],
+                )
+        return resume_loop(model, session, record, on_event, toolbox=catalogue)
+
+
+def _model(config: RunConfig, model: Model | None) -> Model:
+    """Raises UsageError for what this machine or the model cannot do, before any process is started."""
+    require_page(config.backend)
+    headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
+    if config.backend is Backend.parallelkittens and not headers.is_file():
+        raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
+    model = model or models.make(config.model)
+    if config.budget.usd is not None and not model.priced():
+        raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
+    return model
+
+
+def _sandbox(config: RunConfig) -> Sandbox:
+    from harness.evaluate import Sandbox
+
+    return Sandbox(config.platform, config.world_size, isolation=config.isolation)
+
+
+def _session(config: RunConfig, sandbox: Sandbox, record: Record) -> Session:
+    entry = find(config.problem, config.suite)
+    return Session(
+        sandbox=sandbox,
+        entry=entry,
+        case=select_case(entry, config.case),
+        dtype=config.dtype,
+        backend=config.backend,
+        protocol=config.protocol,
+        collectives=config.collectives,
+        check=config.check,
+        trials=config.trials,
+        traces_dir=record.path / "traces",
+    )

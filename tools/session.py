@@ -90,6 +90,17 @@ class Session:
         earlier = [a for a in self.attempts if a.number < attempt.number and a.findings]
         return next((a.number for a in reversed(earlier) if findings and _without_lines(a.findings) == error), None)
 
+    def restore(self, candidate: Candidate, build: BuildReport | None, evaluations: Sequence[Evaluation]) -> None:
+        """What one tool call of an earlier process did: `candidate` was current then, `build` and `evaluations`
+        (at whatever case) came of it."""
+        attempt = self.write(candidate.source)
+        attempt.build = build or attempt.build
+        for evaluation in evaluations:
+            attempt.latest = evaluation
+            if evaluation.case == self.case.name:
+                attempt.evaluation = evaluation
+                self.note(evaluation)
+
     def request(self, candidate: Candidate, *, case: str | None = None, timing: bool = True) -> Request:
         """Raises ProblemError for a case that the problem does not have."""
         return Request(

@@ -38,6 +38,10 @@ class Replay:
     def priced(self) -> bool:
         return True
 
+    def skip(self, replies: int) -> None:
+        """Leave out what a run that is resumed has heard already."""
+        self._next = min(replies, len(self._turns))
+
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
         if self._next == len(self._turns):
             return Turn(stop=REPLAY_END, cost_usd=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -10,9 +11,10 @@ import typer
 from harness.errors import UsageError
 from harness.types import PlatformName
 from problems.catalogue import find, select_case
-from runs.events import Budget, RunConfig, Target
+from runs.events import Budget, Event, RunConfig, Target
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT
+from service.commands.runs import find_record
 from service.options import (
     BackendName,
     CaseName,
@@ -38,7 +40,8 @@ EXAMPLES = DEFAULT_ROOT.parent / "examples"
 
 
 def run(
-    problem: Annotated[str, typer.Argument(help="Number or name; `problems list` shows them.")],
+    context: typer.Context,
+    problem: Annotated[str | None, typer.Argument(help="Number or name; `problems list` shows them.")] = None,
     model: Annotated[
         str | None,
         typer.Option(help="PROVIDER/MODEL (docs/models.md), or replay:PATH. Default without a key: a recording."),
@@ -67,11 +70,22 @@ def run(
             help="Stop once a candidate is more than X times as fast, beyond noise.",
         ),
     ] = None,
+    context_tokens: Annotated[
+        int, typer.Option(min=1000, help="Input of a request from which on a summary replaces the conversation.")
+    ] = 150_000,
     protocol: ProtocolName = "ringsmith",
     check: CheckName = "oracle",
     trials: Trials = 3,
     isolation: Isolation = "auto",
     collectives: Collectives = "allow",
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with a run whose process was killed, interrupted or failed: `latest`, its name, or its folder. "
+            "Its own settings hold; give no others.",
+        ),
+    ] = None,
     runs_dir: RunsDir = DEFAULT_ROOT,
     json: Json = False,
 ) -> None:
@@ -80,40 +94,61 @@ def run(
     Exit code 0: the best candidate, evaluated afresh, met the target (without one: is correct); 1: not; 2: usage;
     3: the harness or the provider failed; 130: interrupted.
     """
-    entry = find(problem, suite)
-    case = select_case(entry, case or entry.default).name
-    setup = resolve(platform, world_size, dtype, backend)
-    config = RunConfig(
-        problem=entry.number,
-        suite=entry.suite,
-        case=case,
-        platform=setup.platform,
-        world_size=setup.world_size,
-        dtype=setup.dtype,
-        backend=setup.backend,
-        model=model or _recording(entry.number, setup.platform),
-        protocol=protocol,
-        check=check,
-        trials=trials,
-        isolation=isolation,
-        collectives=collectives,
-        budget=Budget(steps=steps, tokens=tokens, usd=usd, wall_s=wall, device_s=device_seconds),
-        target=Target(speedup=speedup_target),
-    )
+    if resume is not None:
+        if others := _given(context) - {"resume", "runs_dir", "json"}:
+            raise UsageError(f"--resume goes on with a run's own settings: leave out {', '.join(sorted(others))}")
+        record = find_record(resume, runs_dir)
 
-    from service.run import run_one
+        def start(on_event: Callable[[Event], None]) -> Run:
+            from service.run import resume_one
+
+            return resume_one(record, on_event=on_event)
+    else:
+        if problem is None:
+            raise UsageError("say which problem (`ringsmith problems list`), or --resume RUN")
+        entry = find(problem, suite)
+        setup = resolve(platform, world_size, dtype, backend)
+        config = RunConfig(
+            problem=entry.number,
+            suite=entry.suite,
+            case=select_case(entry, case or entry.default).name,
+            platform=setup.platform,
+            world_size=setup.world_size,
+            dtype=setup.dtype,
+            backend=setup.backend,
+            model=model or _recording(entry.number, setup.platform),
+            protocol=protocol,
+            check=check,
+            trials=trials,
+            isolation=isolation,
+            collectives=collectives,
+            budget=Budget(steps=steps, tokens=tokens, usd=usd, wall_s=wall, device_s=device_seconds),
+            target=Target(speedup=speedup_target),
+            context_tokens=context_tokens,
+        )
+
+        def start(on_event: Callable[[Event], None]) -> Run:
+            from service.run import run_one
+
+            return run_one(config, root=runs_dir, on_event=on_event)
 
     progress = RunProgress(stderr_console())
     try:
-        done = run_one(config, root=runs_dir, on_event=progress)
+        done = start(progress)
     finally:
         progress.close()
-    path = runs_dir / done.run_id
+    path = record.path if resume is not None else runs_dir / done.run_id
     if json:
         typer.echo(json_module.dumps({"path": str(path), **json_module.loads(done.model_dump_json())}))
     else:
         typer.echo(run_summary(done, path))
     raise typer.Exit(_exit_code(done))
+
+
+def _given(context: typer.Context) -> set[str]:
+    """Names of the arguments and options on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _recording(problem: int, platform: PlatformName) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import RingsmithError, UsageError
-from runs.events import Event, ModelReplied, RunFinished, RunStarted, ToolReturned
+from runs.events import Event, ModelReplied, RunFinished, RunResumed, RunStarted, ToolReturned
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from service.options import Json, RunsDir
@@ -53,7 +53,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a run: attempts (the best is starred), official evaluation, spend."""
-    record = _find(run, runs_dir)
+    record = find_record(run, runs_dir)
     folded = record.run()
     if json:
         typer.echo(folded.model_dump_json())
@@ -71,7 +71,7 @@ def show(
     typer.echo(run_summary(folded, record.path))
 
 
-def _find(run: str, runs_dir: Path) -> Record:
+def find_record(run: str, runs_dir: Path) -> Record:
     """The record meant. UsageError if there is none."""
     if run == "latest":
         records = Record.list(runs_dir)
@@ -117,4 +117,6 @@ def _told(event: Event) -> str:
         return f"[{one_line(event.call.name)}{'' if event.ok else ', refused'}]\n{indent(event.text)}"
     if isinstance(event, RunFinished):
         return ""
+    if isinstance(event, RunResumed):
+        return "[resumed]"
     return f"[loop]\n{indent(event.text)}"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import json, sys, torch, torch.distributed as dist
+import json, os, sys, torch, torch.distributed as dist
 from harness import collectives
 assert collectives.count() is not None
 rank = int(sys.argv[1])
@@ -47,7 +47,8 @@ dist.distributed_c10d._world.pg_map.clear()
 look("groups forgotten", lambda: None)
 type(dist.distributed_c10d._world).pg_map = property(lambda self: 1 / 0)
 grown["broken"] = collectives.count()
-print(json.dumps(grown))
+print(json.dumps(grown), flush=True)
+os._exit(0)  # what was broken on purpose may abort the interpreter on its way out
 """
 
 

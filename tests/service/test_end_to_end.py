@@ -100,7 +100,15 @@ def test_a_provider_drives_the_tools_to_a_graded_candidate(environment, tmp_path
             "OPENAI_API_BASE": f"http://127.0.0.1:{server.server_port}/v1",
         }
         done = ringsmith(
-            "run", 1, *TINY, "--model", "openai/test-model", "--runs-dir", tmp_path, "--json", environment=environment
+            "run",
+            1,
+            *TINY,
+            "--model",
+            "litellm:openai/test-model",
+            "--runs-dir",
+            tmp_path,
+            "--json",
+            environment=environment,
         )
     finally:
         server.shutdown()
@@ -167,6 +175,35 @@ def test_a_run_ended_from_outside_keeps_its_record_and_leaves_no_process(sent, e
         assert shown["reason"] == "interrupted" and str(folder) in out and not scratch[0].exists()
     else:
         assert shown["status"] == "interrupted"
+
+
+def test_a_killed_run_goes_on_to_its_end(environment, tmp_path):
+    arguments = command("run", 1, *TINY, "--runs-dir", tmp_path)
+    with subprocess.Popen(
+        arguments, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as run:
+        for line in run.stderr:
+            if line.startswith("step 4"):
+                break
+        run.kill()
+    (folder,) = tmp_path.iterdir()
+    before = list(Record.open(folder).events())
+    assert before[-1].kind != "run_finished"
+
+    done = ringsmith("run", "--resume", "latest", "--runs-dir", tmp_path, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert "resumed" in done.stderr and "official evaluation" in done.stdout and "PASSED" in done.stdout
+    after = list(Record.open(folder).events())
+    assert after[: len(before)] == before and after[len(before)].kind == "run_resumed"
+    steps = [event.step for event in after if event.kind == "model_replied"]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) > 4
+    calls = [(e.step, e.call.id) for e in after if e.kind == "tool_returned"]
+    assert len(set(calls)) == len(calls)
+
+    again = ringsmith("run", "--resume", folder, "--runs-dir", tmp_path, environment=environment)
+    assert again.returncode == 2 and "has ended (submitted)" in again.stderr
+    other = ringsmith("run", 1, "--resume", folder, "--steps", 5, environment=environment)
+    assert other.returncode == 2 and "leave out problem, steps" in other.stderr
 
 
 def _children(pid: int) -> list[int]:

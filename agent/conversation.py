@@ -1,0 +1,84 @@
+"""The conversation as a run's events make it: what the model is asked with next, and what is left of the last step.
+
+Live and after a restart it is the same: every event is added once, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runs.events import ContextReset, Event, ModelReplied, RunStarted, ToolReturned, UserMessage
+from runs.messages import Message, ToolCall, Turn
+
+
+class Conversation:
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.messages: list[Message] = []
+        """What the next request carries."""
+        self.replies = 0
+        self.step = 0
+        self.turn: Turn | None = None
+        """The last reply; it is paid for."""
+        self.returned: list[ToolReturned] = []
+        """To the calls of that reply, in their order."""
+        self.nudges = 0
+        """Replies without a call, in a row, that were answered."""
+        self.current: str | None = None
+        """Hash of the candidate that was written or measured last."""
+        self.last_failure: ToolReturned | None = None
+        self.last_profile: ToolReturned | None = None
+        self._beginning: tuple[Message, ...] = ()
+        self._nudged = False
+        self._kept = 0
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._beginning = event.messages
+                self.messages += event.messages
+                self._kept = len(self.messages)
+            case ModelReplied():
+                self._reply(event)
+            case ToolReturned():
+                self._returned(event)
+            case UserMessage():
+                self.messages.append(Message(role="user", text=event.text))
+                if self.unanswered:
+                    self.nudges, self._nudged = self.nudges + 1, True
+            case ContextReset():
+                self.messages = [*self._beginning, Message(role="user", text=event.text)]
+                self._kept = len(self.messages)
+
+    @property
+    def since_reset(self) -> int:
+        """Messages after the beginning, or after the summary that took the place of earlier ones."""
+        return len(self.messages) - self._kept
+
+    @property
+    def pending(self) -> tuple[ToolCall, ...]:
+        """Calls of the last reply of which no result is known."""
+        return self.turn.tool_calls[len(self.returned) :] if self.turn else ()
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the last reply had no call and nothing has been said to that."""
+        return self.turn is not None and not self.turn.tool_calls and not self._nudged
+
+    def _reply(self, event: ModelReplied) -> None:
+        turn = event.turn
+        self.messages.append(Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque))
+        self.replies, self.step, self.turn = self.replies + 1, event.step, turn
+        self.returned, self._nudged = [], False
+        if turn.tool_calls:
+            self.nudges = 0
+
+    def _returned(self, event: ToolReturned) -> None:
+        self.messages.append(Message(role="tool", text=event.text, call_id=event.call.id, tool=event.call.name))
+        self.returned.append(event)
+        self.current = event.candidate or self.current
+        if "profile" in event.data:
+            self.last_profile = event
+        if (event.evaluation is not None and not event.evaluation.passed) or "build" in event.data:
+            self.last_failure = event

@@ -1,0 +1,137 @@
+"""A run that is killed after any of its events goes on to the same end, without asking twice for what it had."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from agent.loop import resume_loop, run_loop
+from harness.types import Verdict
+from runs.events import Budget, ModelReplied, RunFinished, RunResumed, Target, ToolReturned, UserMessage
+from runs.fold import fold
+from runs.record import Record
+from tests.agent.test_loop import (
+    BENCH,
+    MESSAGES,
+    SUBMIT,
+    Clock,
+    FakeSession,
+    Scripted,
+    Toolbox,
+    say,
+    speed,
+    write,
+    wrong,
+)
+from tests.runs.factories import candidate, config
+
+TURNS = (
+    say(write("a"), BENCH),
+    say(text="let me think"),
+    say(write("b"), BENCH, text="better"),
+    say(("nonsense", "{}")),
+    say(write("c"), BENCH, BENCH),
+    say(SUBMIT),
+)
+ANSWERS = {
+    "a": [wrong("a", Verdict.wrong_values)],
+    "b": [speed("b", 1.5)],
+    "c": [speed("c", 1.2)],
+}
+ENDINGS = {
+    "submitted": (TURNS, {}),
+    "budget: steps": (TURNS, {"budget": Budget(steps=3)}),
+    "budget: tokens": (TURNS, {"budget": Budget(tokens=350)}),
+    "target_met": (TURNS, {"target": Target(speedup=1.3)}),
+    "model_stopped": ((*TURNS[:3], say(text="x"), say(text="y"), say(text="z")), {}),
+}
+
+
+def scripted(turns, heard=0):
+    return Scripted(list(turns[heard:]))
+
+
+def told(events):
+    """What must not depend on when the process was killed."""
+    rows = []
+    for event in events:
+        if isinstance(event, RunResumed):
+            continue
+        row = event.model_dump(mode="json", exclude={"at", "seconds", "text", "run_id"})
+        if isinstance(event, RunFinished):
+            row["spend"].pop("wall_s")
+        rows.append(json.dumps(row, sort_keys=True))
+    return rows
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_killed_after_any_event(tmp_path, ending):
+    turns, changed = ENDINGS[ending]
+    whole = Record.create(tmp_path, "whole")
+    run_loop(
+        config(**changed), scripted(turns), FakeSession(dict(ANSWERS)), whole, MESSAGES, lambda event: None,
+        prompts_hash="h", toolbox=Toolbox(), clock=Clock(),
+    )  # fmt: skip
+    whole.close()
+    events = list(whole.events())
+    assert isinstance(events[-1], RunFinished) and events[-1].reason == ending
+    lines = (whole.path / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for kept in range(1, len(lines)):
+        path = tmp_path / f"killed-{kept}"
+        shutil.copytree(whole.path, path)
+        # A torn line after the last event, as a killed writer leaves it.
+        (path / "events.jsonl").write_text("".join(lines[:kept]) + lines[kept][:20], encoding="utf-8")
+        record = Record.open(path)
+        before = list(record.events())
+        heard = sum(isinstance(event, ModelReplied) for event in before)
+        model, session = scripted(turns, heard), FakeSession(dict(ANSWERS))
+        written = [event.candidate for event in before if isinstance(event, ToolReturned) and event.candidate]
+        if written:
+            session.current = next(candidate(s) for s in "abc" if candidate(s).hash == written[-1])
+        resume_loop(model, session, record, lambda event: None, toolbox=Toolbox(), clock=Clock())
+        record.close()
+        after = list(record.events())
+        assert told(after) == told(events), kept
+        asked = len(model.seen)
+        assert heard + asked >= sum(isinstance(event, ModelReplied) for event in events)
+        for seen in model.seen[:1]:  # the conversation is the one that was broken off
+            assert [m.role for m in seen] == _roles(events, heard)
+        shutil.rmtree(path)
+
+
+def _roles(events, heard):
+    """Of the messages that the model has before it when it is asked for reply number `heard`."""
+    roles, replies = [message.role for message in MESSAGES], 0
+    for event in events:
+        if isinstance(event, ModelReplied):
+            if replies == heard:
+                break
+            replies += 1
+            roles.append("assistant")
+        elif isinstance(event, ToolReturned):
+            roles.append("tool")
+        elif isinstance(event, UserMessage):
+            roles.append("user")
+    return roles
+
+
+def test_time_between_processes_counts_for_nothing(tmp_path):
+    record = Record.create(tmp_path, "r")
+    clock = Clock()
+    run_loop(
+        config(), scripted(TURNS), FakeSession(dict(ANSWERS)), record, MESSAGES, lambda event: None,
+        prompts_hash="h", toolbox=Toolbox(), clock=clock,
+    )  # fmt: skip
+    record.close()
+    events = record.path / "events.jsonl"
+    lines = events.read_text(encoding="utf-8").splitlines(keepends=True)
+    events.write_text("".join(lines[:4]), encoding="utf-8")
+    before = fold(record.events()).spend.wall_s
+    clock.now += 100_000
+    session = FakeSession(dict(ANSWERS), candidate("a"))
+    run = resume_loop(scripted(TURNS, 2), session, record, lambda event: None, toolbox=Toolbox(), clock=clock)
+    assert run.status == "finished" and before < run.spend.wall_s < 1000
+    assert fold(record.events()).spend.wall_s == run.spend.wall_s
+    record.close()
