@@ -45,7 +45,7 @@ class Conversation:
                 self._returned(event)
             case UserMessage():
                 self.messages.append(Message(role="user", text=event.text))
-                if self.unanswered:
+                if self.unanswered and not event.topic:
                     self.nudges, self._nudged = self.nudges + 1, True
             case ContextReset():
                 self.messages = [*self._beginning, Message(role="user", text=event.text)]

@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from agent import strategies
 from agent.budget import TOOL_DIMENSIONS, Meter
 from agent.conversation import Conversation
 from agent.models.base import ContextOverflowError, Model, ModelError
 from agent.models.replay import REPLAY_END
-from agent.state import written
+from agent.state import HEAD, written
+from agent.strategies.base import Restart, Say, Stop, Strategy
 from harness.errors import HarnessError, UsageError
 from harness.types import Candidate, Evaluation
-from runs.attempts import meets, target_met
+from runs.attempts import Attempt, meets, target_met
 from runs.events import (
     ContextReset,
     Event,
@@ -93,8 +95,8 @@ def run_loop(
         at=clock(), run_id=record.run_id, config=config, prompts_hash=prompts_hash, messages=tuple(messages)
     )
     meter = Meter(config.budget, clock)
-    talk = Conversation()
-    loop = _Loop(config, model, session, record, on_event, toolbox, clock, meter, Folding(started), talk)
+    strategy, talk = strategies.make(config.strategy), Conversation()
+    loop = _Loop(config, model, session, record, on_event, toolbox, clock, meter, Folding(started), talk, strategy)
     loop.append(started)
     return loop.run()
 
@@ -114,8 +116,8 @@ def resume_loop(
     events = list(record.events())
     state = folding(events)
     meter = Meter(state.config.budget, clock, state.spend)
-    talk = Conversation(events)
-    loop = _Loop(state.config, model, session, record, on_event, toolbox, clock, meter, state, talk)
+    strategy, talk = strategies.make(state.config.strategy), Conversation(events)
+    loop = _Loop(state.config, model, session, record, on_event, toolbox, clock, meter, state, talk, strategy)
     loop.append(RunResumed(at=clock()))
     return loop.run()
 
@@ -132,6 +134,7 @@ class _Loop:
     meter: Meter
     state: Folding
     talk: Conversation
+    strategy: Strategy
     harness_failures: int = 0
 
     def run(self) -> Run:
@@ -172,6 +175,7 @@ class _Loop:
     def step(self) -> None:
         if dimension := self.meter.over():
             raise _Stop(f"budget: {dimension}")
+        self.follow(self.strategy.next(self.state, self.talk))
         asked = self.clock()
         turn = self.ask()
         if turn.stop == REPLAY_END:
@@ -184,22 +188,36 @@ class _Loop:
         for call in turn.tool_calls:
             self.act(step, call)
 
+    def follow(self, said: Say | Stop | None) -> None:
+        """Do what the strategy says."""
+        if isinstance(said, Stop):
+            raise _Stop(said.reason)
+        if isinstance(said, Restart):
+            self.reset("strategy", said)
+        elif said is not None:
+            self.append(UserMessage(at=self.clock(), text=said.text, topic=said.topic))
+
     def ask(self) -> Turn:
         last = self.talk.turn
         long = last is not None and last.usage.input_tokens > self.config.context_tokens
         if long and self.talk.since_reset >= LEAST_LEFT_OUT:
             self.reset("long")
         try:
-            return self.model.reply(self.talk.messages, self.toolbox.schemas())
+            return self.model.reply(self.talk.messages, self.schemas())
         except ContextOverflowError:
             if not self.talk.since_reset:
                 raise  # there is nothing to leave out
             self.reset("overflow")
-            return self.model.reply(self.talk.messages, self.toolbox.schemas())
+            return self.model.reply(self.talk.messages, self.schemas())
 
-    def reset(self, reason: Literal["long", "overflow"]) -> None:
-        text = f"{written(self.state, self.talk, self.record)}\n\n{self.meter.remaining()}"
-        self.append(ContextReset(at=self.clock(), reason=reason, text=text))
+    def schemas(self) -> list[dict[str, Any]]:
+        allowed = self.strategy.tools
+        return [s for s in self.toolbox.schemas() if allowed is None or s["name"] in allowed]
+
+    def reset(self, reason: Literal["long", "overflow", "strategy"], said: Say | None = None) -> None:
+        head, topic = (said.text, said.topic) if said else (HEAD, "")
+        text = f"{head}\n\n{written(self.state, self.talk, self.record)}\n\n{self.meter.remaining()}"
+        self.append(ContextReset(at=self.clock(), reason=reason, text=text, topic=topic))
 
     def nudge(self) -> None:
         if self.talk.nudges == MAX_NUDGES:
@@ -212,7 +230,10 @@ class _Loop:
         started = self.clock()
         failure: HarnessError | None = None
         try:
-            result = self.toolbox.call(self.session, call.name, call.arguments)
+            if self.strategy.tools is not None and call.name not in self.strategy.tools:
+                result = ToolResult(ok=False, text=f"{call.name} is not available in this run.")
+            else:
+                result = self.toolbox.call(self.session, call.name, call.arguments)
         except HarnessError as error:
             failure, result = error, ToolResult(ok=False, text=f"{HARNESS_FAILED}\n{error}")
         self.meter.add_device(result.device_s)
@@ -253,21 +274,27 @@ class _Loop:
 
     def grade(self) -> Evaluation | None:
         """The official evaluation: the run's own measurements chose the best candidate, so they cannot grade it."""
-        best = self.state.best
-        if best is None:
+        graded = self.best(self.state.best)
+        if graded is None:
             return None
-        official = self.session.official(self.record.candidate(best.candidate))
+        official = self.session.official(self.record.candidate(graded))
         self.meter.add_device(official.device_s)
         return official
 
+    def best(self, best: Attempt | None) -> str | None:
+        """Hash of the candidate that the run is graded by."""
+        if best is not None:
+            return best.candidate
+        return self.talk.current if self.strategy.grades_untested else None
+
     def finish(self, reason: str, official: Evaluation | None) -> None:
         # From the disk: Ctrl-C may have come after an event was written and before it was remembered here.
-        best = fold(self.record.events()).best
+        best = self.best(fold(self.record.events()).best)
         self.append(
             RunFinished(
                 at=self.clock(),
                 reason=reason,
-                best=best.candidate if best else None,
+                best=best,
                 official=official,
                 target_met=target_met(official, self.config.target),
                 spend=self.meter.spend,

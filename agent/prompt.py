@@ -34,7 +34,7 @@ def render(
     sol_us: float | None = None,
     folder: Path = PROMPTS,
 ) -> tuple[tuple[Message, ...], str]:
-    """System and task message, and a hash over every prompt file that they were made from or that `read` can show.
+    """System and task message, and a hash over every prompt file that they were made from or that a run can show.
 
     `statement` is the reference's source, `tools` their names, `work` and `sol_us` the roofline where it is known.
     Raises UsageError if a file is missing or a template does not fit.
@@ -74,9 +74,10 @@ def render(
         system, task = (environment.get_template(name).render(facts) for name in ("system.md.j2", "task.md.j2"))
     except jinja2.TemplateError as error:
         raise UsageError(f"a template in {folder} does not render: {error}") from error
+    advice = {f"advice/{path.name}": _read(path) for path in sorted((folder / "advice").glob("*.md"))}
     shown = {f"{kind}/{name}": text for kind, texts in readable.items() for name, text in texts.items()}
     messages = (Message(role="system", text=system.strip()), Message(role="user", text=task.strip()))
-    return messages, _hash(sources | shown)
+    return messages, _hash(sources | shown | advice)
 
 
 def require_page(backend: Backend, folder: Path = PROMPTS) -> None:

@@ -25,7 +25,7 @@ HEAD = (
 
 def written(state: Folding, talk: Conversation, record: Record) -> str:
     """What was tried, what was measured, what failed and why; best and current candidate in full."""
-    parts = [HEAD, _attempts(state.attempts, state.best)]
+    parts = [_attempts(state.attempts, state.best)]
     if state.best is not None:
         parts.append(_source(f"The best candidate, attempt {state.best.number}", state.best.candidate, record))
     if talk.current is not None and (state.best is None or talk.current != state.best.candidate):

@@ -73,6 +73,8 @@ class RunConfig(Frozen):
     collectives: CollectivesRule = "allow"
     budget: Budget = Budget()
     target: Target = Target()
+    strategy: str = "loop"
+    """How the run is led (`agent.strategies`)."""
     context_tokens: int = 150_000
     """Input of one request from which on the conversation is replaced by a summary of the record (`agent.state`)."""
 
@@ -127,9 +129,11 @@ class ContextReset(_Event):
     keeps everything."""
 
     kind: Literal["context_reset"] = "context_reset"
-    reason: Literal["long", "overflow"]
-    """The input came near its limit, or the provider refused it."""
+    reason: Literal["long", "overflow", "strategy"]
+    """The input came near its limit, the provider refused it, or the strategy begins anew."""
     text: str
+    topic: str = ""
+    """As in `UserMessage`."""
 
 
 class UserMessage(_Event):
@@ -137,6 +141,8 @@ class UserMessage(_Event):
 
     kind: Literal["user_message"] = "user_message"
     text: str
+    topic: str = ""
+    """Of a strategy's advice (`agent.strategies`); empty for the answer to a reply without a call."""
 
 
 class RunFinished(_Event):

@@ -8,7 +8,18 @@ from typing import Literal
 from harness.errors import UsageError
 from harness.types import Evaluation, Frozen
 from runs.attempts import Attempt, Leader
-from runs.events import Event, ModelReplied, RunConfig, RunFinished, RunResumed, RunStarted, Spend, ToolReturned
+from runs.events import (
+    ContextReset,
+    Event,
+    ModelReplied,
+    RunConfig,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    Spend,
+    ToolReturned,
+    UserMessage,
+)
 from runs.spend import add_device, add_turn, at_wall
 
 Status = Literal["running", "finished", "interrupted"]
@@ -42,6 +53,9 @@ class Folding:
         self._spend = Spend()
         self._finished: RunFinished | None = None
         self._last_at, self._away_s = started.at, 0.0
+        self._spoken: dict[str, tuple[int, int]] = {}
+        self.last_topic = ""
+        """What a strategy spoke of last."""
 
     def add(self, event: Event) -> None:
         if isinstance(event, ModelReplied):
@@ -51,6 +65,10 @@ class Folding:
             if attempt := _attempt(event, self._attempts):
                 self._attempts.append(attempt)
                 self._leader.add(attempt)
+        elif isinstance(event, UserMessage | ContextReset) and event.topic:
+            evaluated = sum(attempt.verdict is not None for attempt in self._attempts)
+            self._spoken[event.topic] = (len(self._attempts), evaluated)
+            self.last_topic = event.topic
         elif isinstance(event, RunFinished):
             self._finished = event
         elif isinstance(event, RunResumed):
@@ -62,6 +80,14 @@ class Folding:
     @property
     def config(self) -> RunConfig:
         return self._started.config
+
+    def attempts_when_said(self, topic: str) -> int | None:
+        """How many attempts there were when a strategy last spoke of it; None if it never did."""
+        return self._spoken[topic][0] if topic in self._spoken else None
+
+    def evaluated_when_said(self, topic: str) -> int:
+        """The same, of those that were evaluated; 0 if it never did."""
+        return self._spoken.get(topic, (0, 0))[1]
 
     @property
     def attempts(self) -> list[Attempt]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent import models
+from agent import models, strategies
 from agent.conversation import Conversation
 from agent.loop import resume_loop, run_loop
 from agent.models.base import Model
@@ -123,6 +123,7 @@ def resume_one(
 def _model(config: RunConfig, model: Model | None) -> Model:
     """Raises UsageError for what this machine or the model cannot do, before any process is started."""
     require_page(config.backend)
+    strategies.make(config.strategy)
     headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
     if config.backend is Backend.parallelkittens and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")

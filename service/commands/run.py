@@ -70,6 +70,13 @@ def run(
             help="Stop once a candidate is more than X times as fast, beyond noise.",
         ),
     ] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            help="How the run is led: phased (first correct, then fast, another mechanism on a plateau), loop (all "
+            "tools, no guidance), single (one candidate, no feedback)."
+        ),
+    ] = "phased",
     context_tokens: Annotated[
         int, typer.Option(min=1000, help="Input of a request from which on a summary replaces the conversation.")
     ] = 150_000,
@@ -124,6 +131,7 @@ def run(
             collectives=collectives,
             budget=Budget(steps=steps, tokens=tokens, usd=usd, wall_s=wall, device_s=device_seconds),
             target=Target(speedup=speedup_target),
+            strategy=strategy,
             context_tokens=context_tokens,
         )
 
