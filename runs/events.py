@@ -39,6 +39,10 @@ class Spend(Frozen):
 
     steps: int = 0
     tokens: int = 0
+    input_tokens: int = 0
+    """Of `tokens`."""
+    cached_tokens: int = 0
+    """Of `input_tokens`: read from a provider's cache."""
     usd: float = 0.0
     usd_known: bool = True
     """False once a reply had no known price."""

@@ -11,6 +11,8 @@ def add_turn(spend: Spend, turn: Turn) -> Spend:
         update={
             "steps": spend.steps + 1,
             "tokens": spend.tokens + turn.usage.input_tokens + turn.usage.output_tokens,
+            "input_tokens": spend.input_tokens + turn.usage.input_tokens,
+            "cached_tokens": spend.cached_tokens + turn.usage.cached_tokens,
             "usd": spend.usd + (turn.cost_usd or 0.0),
             "usd_known": spend.usd_known and turn.cost_usd is not None,
             "waited_s": spend.waited_s + turn.waited_s,

@@ -46,7 +46,8 @@ def when(at: float) -> str:
 def spent(spend: Spend) -> str:
     """`7 steps, 41200 tokens, 0.31 USD, 12 min, 85 device-seconds`."""
     usd = f"{spend.usd:.2f} USD" if spend.usd_known else f"at least {spend.usd:.2f} USD (a price was unknown)"
-    used = f"{spend.steps} steps, {spend.tokens} tokens, {usd}"
+    cached = f" ({spend.cached_tokens / spend.input_tokens:.0%} of the input cached)" if spend.cached_tokens else ""
+    used = f"{spend.steps} steps, {spend.tokens} tokens{cached}, {usd}"
     return f"{used}, {duration(spend.wall_s)}, {spend.device_s:.0f} device-seconds"
 
 

@@ -13,7 +13,7 @@ from harness import calibration, platforms, roofline
 from harness.errors import UsageError
 from harness.roofline import Floors
 from problems.catalogue import Entry, entries, find, load, statement
-from problems.spec import Case, Work
+from problems.spec import Case, ProblemError, Work
 from service.options import DTypeName, Json, Platform, Setup, Suite, WorldSize, resolve
 from service.text import columns, plain
 
@@ -150,10 +150,14 @@ def _row(entry: Entry, case: Case, setup: Setup) -> _Row:
 
 
 def _link_mb(entry: Entry, setup: Setup) -> float | None:
-    """The larger direction of a rank's link at the default case; None if it cannot run on so many ranks."""
+    """The larger direction of a rank's link at the default case; None if it cannot run here or on so many ranks."""
     import torch
 
-    problem, case = load(entry.number, entry.suite), entry.cases[entry.default]
+    case = entry.cases[entry.default]
+    try:
+        problem = load(entry.number, entry.suite)
+    except ProblemError:  # somebody's file that needs what is not installed: it is listed all the same
+        return None
     if problem.illegal(case, setup.world_size):
         return None
     work = problem.work(case, setup.world_size, getattr(torch, setup.dtype).itemsize)

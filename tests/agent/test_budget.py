@@ -4,7 +4,7 @@ from agent.budget import TOOL_DIMENSIONS, Meter
 from runs.events import Budget, Spend
 from runs.messages import Turn, Usage
 
-TURN = Turn(usage=Usage(input_tokens=900, output_tokens=100), cost_usd=0.25)
+TURN = Turn(usage=Usage(input_tokens=900, cached_tokens=600, output_tokens=100), cost_usd=0.25)
 
 
 class Clock:
@@ -27,7 +27,9 @@ def used(budget: Budget) -> Meter:
 
 
 def test_spend() -> None:
-    assert used(Budget()).spend == Spend(steps=2, tokens=2000, usd=0.5, wall_s=30.0, device_s=8.0)
+    assert used(Budget()).spend == Spend(
+        steps=2, tokens=2000, input_tokens=1800, cached_tokens=1200, usd=0.5, wall_s=30.0, device_s=8.0
+    )
 
 
 @pytest.mark.parametrize(

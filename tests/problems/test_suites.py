@@ -1,6 +1,7 @@
 """Problems from elsewhere: a checkout in PKB's layout, a file, a folder; on real ranks too."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -203,3 +204,13 @@ def test_list_shows_all_with_their_fields_and_filters():
     assert all("VeOmni" in facts["source"] for facts in listed("--source", "veomni"))
     small = listed("--max-mb", "0.01")
     assert 0 < len(small) < 87 and all(facts["link_mb"] <= 0.01 for facts in small)
+
+
+def test_what_needs_something_that_is_not_installed_is_listed_all_the_same(checkout, tmp_path):
+    folder = tmp_path / "pkb"
+    shutil.copytree(checkout, folder)
+    (folder / "reference/98_missing.py").write_text("import not_installed_here\n" + ALL_REDUCE)
+    command = [sys.executable, "-m", "service.cli", "problems", "list", "--json", "--suite", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    listed = {facts["number"]: facts for facts in map(json.loads, done.stdout.splitlines())}
+    assert sorted(listed) == [1, 98, 99] and listed[98]["link_mb"] is None

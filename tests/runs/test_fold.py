@@ -49,7 +49,7 @@ def test_a_run_from_its_events() -> None:
         None,
     )
     assert fold(events, live=True).status == "running"
-    assert run.spend == Spend(steps=2, tokens=120, usd=0.5, usd_known=False, wall_s=9.0, device_s=4.0)
+    assert run.spend == Spend(steps=2, tokens=120, input_tokens=100, usd=0.5, usd_known=False, wall_s=9.0, device_s=4.0)
     assert [(a.number, a.tool, a.candidate, a.verdict) for a in run.attempts] == [
         (1, "write_candidate", A.hash, None),
         (2, "run_benchmark", A.hash, Verdict.passed),

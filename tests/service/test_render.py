@@ -4,6 +4,7 @@ from pathlib import Path
 
 from harness.jail import LAYERS
 from harness.types import Difference, Measurement, Mismatch, RankReport, Stage, Verdict
+from runs.events import Spend
 from runs.fold import fold
 from service.render import attempts_table, duration, evaluation_block, run_summary, spent
 from service.text import columns, one_line, plain
@@ -82,6 +83,11 @@ def test_a_failure_names_the_ranks_that_share_a_reason(evaluation) -> None:
     assert "    rank 0,2: boom (line 7) [SIGSEGV]" in text
     assert "out[1]: 3 of 16 wrong (max error 2, first at [1, 2]: 5 for 3)" in text
     assert "    | error: �[31mx" in text
+
+
+def test_what_was_read_from_a_cache_is_said() -> None:
+    spend = Spend(steps=2, tokens=2000, input_tokens=1800, cached_tokens=1200)
+    assert spent(spend).startswith("2 steps, 2000 tokens (67% of the input cached), 0.00 USD")
 
 
 def test_the_summary_of_a_run(events, tmp_path: Path) -> None:
