@@ -47,7 +47,7 @@ def _attempts(attempts: list[Attempt], best: Attempt | None) -> str:
 
 
 def _attempt(attempt: Attempt, best: Attempt | None) -> str:
-    mark = "*" if best is not None and attempt.number == best.number else " "
+    mark = "*" if attempt == best else " "
     figures = _figures(attempt.measurement) if attempt.measurement else attempt.summary[:_SUMMARY]
     return f"{mark} attempt {attempt.number} ({attempt.candidate}): {attempt.verdict}; {figures}"
 

@@ -12,7 +12,7 @@ class Attempt(Frozen):
     """A tool call that evaluated a candidate or changed its text."""
 
     number: int
-    """From 1."""
+    """Of the candidate's text, from 1; calls on the same text share it."""
     step: int
     candidate: str
     """Hash of the candidate."""

@@ -67,7 +67,8 @@ class Folding:
                 self._leader.add(attempt)
         elif isinstance(event, UserMessage | ContextReset) and event.topic:
             evaluated = sum(attempt.verdict is not None for attempt in self._attempts)
-            self._spoken[event.topic] = (len(self._attempts), evaluated)
+            number = self._attempts[-1].number if self._attempts else 0
+            self._spoken[event.topic] = (number, evaluated)
             self.last_topic = event.topic
         elif isinstance(event, RunFinished):
             self._finished = event
@@ -81,8 +82,8 @@ class Folding:
     def config(self) -> RunConfig:
         return self._started.config
 
-    def attempts_when_said(self, topic: str) -> int | None:
-        """How many attempts there were when a strategy last spoke of it; None if it never did."""
+    def attempt_when_said(self, topic: str) -> int | None:
+        """Number of the attempt at which a strategy last spoke of it; None if it never did."""
         return self._spoken[topic][0] if topic in self._spoken else None
 
     def evaluated_when_said(self, topic: str) -> int:
@@ -144,8 +145,10 @@ def _attempt(event: ToolReturned, earlier: list[Attempt]) -> Attempt | None:
         return None
     if evaluation is None and earlier and earlier[-1].candidate == candidate:
         return None
+    same = bool(earlier) and earlier[-1].candidate == candidate
     return Attempt(
-        number=len(earlier) + 1,
+        # As the tools count (`tools.session.Session.write`): a model may ask for an attempt by its number.
+        number=(earlier[-1].number if earlier else 0) + (not same),
         step=event.step,
         candidate=candidate,
         tool=event.call.name,

@@ -59,7 +59,7 @@ def attempts_table(attempts: tuple[Attempt, ...], best: Attempt | None) -> str:
         by = f"  {', '.join(attempt.mechanisms)}" if figures else ""
         rows.append(
             (
-                "*" if best is not None and attempt.number == best.number else "",
+                "*" if attempt == best else "",
                 str(attempt.step),
                 attempt.tool,
                 attempt.candidate,

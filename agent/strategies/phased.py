@@ -32,9 +32,9 @@ class Phased:
             struggling = evaluated - state.evaluated_when_said("simplify") >= STRUGGLE
             return Say("simplify", advice("simplify", attempts=evaluated)) if struggling else None
         facts = {"attempt": best.number, "speedup": _speedup(best)}
-        if state.attempts_when_said("fast") is None:
+        if state.attempt_when_said("fast") is None:
             return Say("fast", advice("fast", **facts))
-        plateau, restart = (state.attempts_when_said(topic) or 0 for topic in ("plateau", "restart"))
+        plateau, restart = (state.attempt_when_said(topic) or 0 for topic in ("plateau", "restart"))
         measured = _without_gain(state.attempts, best, max(best.number, plateau, restart))
         if measured < PLATEAU:
             return None

@@ -60,9 +60,9 @@ def test_a_long_conversation_is_summed_up_from_the_record(tmp_path):
     (reset,) = (event for event in events if isinstance(event, ContextReset))
     assert reset.reason == "long" and reset.text == text
     best, current = candidate("fast").hash, candidate("bad").hash
-    assert f"* attempt 4 ({best}): passed; eager 1.70x" in text
+    assert f"* attempt 2 ({best}): passed; eager 1.70x" in text
     assert f"({candidate('slow').hash}): passed; eager 1.20x" in text and f"({current}): wrong_values" in text
-    assert f"The best candidate, attempt 4 ({best}):\n```python\nfast\n```" in text
+    assert f"The best candidate, attempt 2 ({best}):\n```python\nfast\n```" in text
     assert f"The current candidate, which tools act on ({current}):\n```python\nbad\n```" in text
     assert "The last failure (bench, step 3):" in text and "Budget left" in text
     # What was said stays in the record, and gives the same conversation again.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -200,10 +201,21 @@ def test_a_killed_run_goes_on_to_its_end(environment, tmp_path):
     calls = [(e.step, e.call.id) for e in after if e.kind == "tool_returned"]
     assert len(set(calls)) == len(calls)
 
+    # The model is told of an attempt by the number that its tools gave it.
+    (advice,) = (event.text for event in after if event.kind == "user_message" and event.topic == "fast")
+    number = re.search(r"correct: attempt (\d+)", advice)[1]
+    written = [e for e in after if e.kind == "tool_returned" and e.call.name in ("write_candidate", "edit_candidate")]
+    assert any(e.text.startswith(f"attempt {number}:") and e.candidate == _first_passed(after) for e in written)
+
     again = ringsmith("run", "--resume", folder, "--runs-dir", tmp_path, environment=environment)
     assert again.returncode == 2 and "has ended (submitted)" in again.stderr
     other = ringsmith("run", 1, "--resume", folder, "--steps", 5, environment=environment)
     assert other.returncode == 2 and "leave out problem, steps" in other.stderr
+
+
+def _first_passed(events: list) -> str:
+    evaluated = (e.evaluation for e in events if e.kind == "tool_returned" and e.evaluation)
+    return next(evaluation.candidate for evaluation in evaluated if evaluation.passed)
 
 
 def _children(pid: int) -> list[int]:
