@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-NOBODY = 65534
+from harness.jail_process import NOBODY
 
 
 def reader(command: list[str], memory_bytes: int) -> list[str]:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harness.counters import Counters, CountersError
+from harness.timeline import CALL
 
 if TYPE_CHECKING:
     from harness.rank import Rank
 
-CALL = "solution"
-"""Name of each call's span in a trace."""
 _WARM_UP = 3
 _AHEAD_MS, _AHEAD_FACTOR, _MAX_AHEAD_MS = 0.3, 4.0, 10.0
 """How long the device is kept busy before a traced call: issuing it takes longer when it is traced."""

@@ -8,7 +8,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import calibration, causes, crash, measure, platforms, policy, probing, roofline, slots, store, stress
+from harness import (
+    calibration,
+    causes,
+    counters,
+    crash,
+    measure,
+    platforms,
+    policy,
+    probing,
+    roofline,
+    slots,
+    store,
+    stress,
+)
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import SandboxError
 from harness.mechanisms import mechanisms
@@ -116,6 +129,9 @@ class Run:
 
     def profile(self, folder: Path, kernel: str) -> Profile:
         """load -> correctness -> profiled calls."""
+        if self._request.platform == "cuda":
+            with contextlib.suppress(counters.CountersError):
+                counters.library()  # compiled now, under no lease; the profiler says what is missing
         with self._ranks() as pair:
             self._load(pair)
             self._correctness(pair)

@@ -16,10 +16,11 @@ from typing import Any
 
 from harness.profile_types import CallProfile
 
-_CALL = "solution"
+CALL = "solution"
+"""Name of each call's span in a trace."""
 _ON_DEVICE = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
 _ON_HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
-_NOT_SHOWN = {_CALL, "cudaDeviceSynchronize"}
+_NOT_SHOWN = {CALL, "cudaDeviceSynchronize"}
 TOP = 12
 _MAX_NAME = 1000
 _MAX_CALLS = 100
@@ -83,7 +84,7 @@ class RankTrace:
 
 def read(events: Sequence[dict[str, Any]]) -> RankTrace:
     """One rank's calls."""
-    spans = sorted(_span(e) for e in events if e.get("cat") == "user_annotation" and e.get("name") == _CALL)
+    spans = sorted(_span(e) for e in events if e.get("cat") == "user_annotation" and e.get("name") == CALL)
     calls: list[Call] = []
     for start, end in spans:
         if not calls or start >= calls[-1].end:  # a candidate's own annotation of that name, inside a call, is none

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,9 +33,10 @@ def make(name: str, on_text: Callable[[str], None] | None = None) -> Model:
         from agent.models.anthropic import Anthropic
 
         return Anthropic(bare, on_text=on_text, **options)
-    if provider in ("gemini", "google") and not through_litellm and importlib.util.find_spec("agent.models.google"):
-        google: Model = importlib.import_module("agent.models.google").Google(bare, on_text=on_text, **options)
-        return google
+    if provider in ("gemini", "google") and not through_litellm:
+        from agent.models.google import Google
+
+        return Google(bare, on_text=on_text, **options)
     from agent.models.litellm import LiteLLM
 
     return LiteLLM(model, on_text=on_text, **options)
