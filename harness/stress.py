@@ -20,7 +20,7 @@ from harness.types import Verdict
 
 BURSTS = 6
 _CALLS = (6, 10)
-_CHECKS_S = 0.6
+_CHECKS_S = 0.3
 """About how long all outputs of the bursts may take to compare; at least two of each burst are."""
 _PULSES, _PULSE_S = (6, 24), 0.005
 """How often ranks are stopped in a burst, at least and at most: once in so many seconds of the last one."""

@@ -6,11 +6,13 @@ Ranks are simulated: `ring` adds as NCCL and gloo do, rounding to the run's dtyp
 import copy
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import torch
 
+from harness import numerics
 from harness.numerics import compare
 from harness.types import Mismatch
 from problems import catalogue
@@ -502,3 +504,37 @@ def test_a_step_of_an_8_bit_float_is_an_error():
         output, right, right.double(), exact=False, check="oracle", trial=0, world_size=2, unsure=None
     )  # fmt: skip
     assert mismatch.wrong == 1
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32, torch.float64])
+def test_what_is_plainly_right_is_never_judged_wrong(dtype: torch.dtype) -> None:
+    """Over shapes, scales, rows of unequal size, errors around every bound, and values that are not finite."""
+    chance, seen = torch.Generator().manual_seed(7), Counter[tuple[bool, bool]]()
+
+    def uniform(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=chance))
+
+    def normal(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, generator=chance, dtype=torch.float64)
+
+    for case in range(600):
+        shape = ((1,), (7,), (33, 300), (5, 3, 70), (300, 256))[case % 5]
+        oracle = normal(shape) * 10 ** uniform(-3, 6)
+        if case % 3 == 0:
+            oracle *= (3 * normal(shape[:1])).exp().reshape(-1, *[1] * (len(shape) - 1))
+        expected = (oracle * (1 + normal(shape) * 10 ** uniform(-18, -1))).to(dtype)
+        output = (oracle * (1 + normal(shape) * 10 ** uniform(-18, -1))).to(dtype)
+        if case % 7 == 0:
+            output.reshape(-1)[case % output.numel()] += (math.nan, math.inf, 0.01)[case % 3]
+        plainly = numerics._plainly_right(output, expected, oracle, False, "oracle")
+        wrong = numerics.judge(output, expected, oracle, False, "oracle", (1, 2, 8)[case % 3]).wrong
+        seen[plainly, wrong] += 1
+    assert seen[True, True] == 0
+    assert min(seen[True, False], seen[False, True]) > 50, "both must occur for this to say anything"
+
+
+def test_of_exact_results_only_equal_bits_are_plainly_right() -> None:
+    values = torch.tensor([1.0, -0.0, math.nan], dtype=BF16)
+    assert numerics._plainly_right(values.clone(), values, values.double(), True, "oracle")
+    zero = torch.tensor([1.0, 0.0, math.nan], dtype=BF16)
+    assert not numerics._plainly_right(zero, values, values.double(), True, "oracle")
