@@ -97,13 +97,25 @@ class RunStarted(_Event):
     """The conversation's beginning, as sent."""
 
 
+class Sent(Frozen):
+    """The body of a request, told by the one before it in the record (`runs.requests`)."""
+
+    same: dict[str, int | None] = Field(default_factory=dict)
+    """Fields that begin as they did, with the number of entries that are the same; None: the whole value."""
+    new: dict[str, Any] = Field(default_factory=dict)
+    """Other fields, and the entries that follow the same ones. No keys."""
+
+
 class ModelReplied(_Event):
     """Written before the reply is acted on."""
 
     kind: Literal["model_replied"] = "model_replied"
     step: int
     turn: Turn
+    """Without its `request`."""
     seconds: float
+    request: Sent | None = None
+    """None where nothing was sent (a replay) and in older records."""
 
 
 class ToolReturned(_Event):

@@ -12,6 +12,7 @@ from harness.errors import RingsmithError, UsageError
 from runs.events import Event, ModelReplied, RunFinished, RunResumed, RunStarted, ToolReturned
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
+from runs.requests import request_of
 from service.options import Json, RunsDir
 from service.render import attempts_table, run_summary, speedups, when
 from service.text import columns, indent, one_line
@@ -69,6 +70,17 @@ def show(
     if folded.attempts:
         typer.echo(attempts_table(folded.attempts, folded.best))
     typer.echo(run_summary(folded, record.path))
+
+
+@app.command("request")
+def request(
+    run: Annotated[str, typer.Argument(help="Run id, path of a record, or `latest`.")],
+    step: Annotated[int, typer.Argument(min=1, help="Number of the model's reply; `show --transcript` has them.")],
+    runs_dir: RunsDir = DEFAULT_ROOT,
+) -> None:
+    """Print the body of the request that a step's reply answered, as it was sent: parameters, tools, conversation."""
+    body = request_of(find_record(run, runs_dir).events(), step)
+    typer.echo(json_module.dumps(body, ensure_ascii=False, indent=2))
 
 
 def find_record(run: str, runs_dir: Path) -> Record:
