@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from agent import strategies
+from agent import prices, strategies
 from agent.conversation import Conversation
 from agent.models import redaction
 from agent.models.base import ContextOverflowError, Model
@@ -52,7 +52,12 @@ def run_loop(
             f"the price of {model.name} is unknown, so a limit in USD cannot be kept: limit tokens or steps"
         )
     started = RunStarted(
-        at=clock(), run_id=record.run_id, config=config, prompts_hash=prompts_hash, messages=tuple(messages)
+        at=clock(),
+        run_id=record.run_id,
+        config=config,
+        prompts_hash=prompts_hash,
+        messages=tuple(messages),
+        prices=prices.charged(model.name),
     )
     loop = _loop(model, Folding(started), Conversation(), session, record, on_event, toolbox, clock)
     loop.run.append(started)
@@ -74,7 +79,9 @@ def resume_loop(
     events = list(record.events())
     state, talk = folding(events), Conversation(events)
     loop = _loop(model, state, talk, session, record, on_event, toolbox, clock, last_request(events))
-    loop.run.append(RunResumed(at=clock()))
+    now = prices.charged(model.name)
+    changed = bool(state.prices) and now != state.prices[-1]
+    loop.run.append(RunResumed(at=clock(), prices=now if changed else None))
     return loop.run.whole(loop.lead)
 
 

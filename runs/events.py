@@ -18,6 +18,7 @@ from harness.types import (
     Protocol,
 )
 from runs.messages import Message, ToolCall, Turn
+from runs.rates import Charged
 
 
 class Budget(Frozen):
@@ -95,6 +96,8 @@ class RunStarted(_Event):
     prompts_hash: str
     messages: tuple[Message, ...]
     """The conversation's beginning, as sent."""
+    prices: Charged | None = None
+    """None in older records."""
 
 
 class Sent(Frozen):
@@ -138,6 +141,8 @@ class RunResumed(_Event):
     """Another process goes on with a run whose process ended; the time between counts for nothing."""
 
     kind: Literal["run_resumed"] = "run_resumed"
+    prices: Charged | None = None
+    """Those from here on, where they are others than before."""
 
 
 class ContextReset(_Event):

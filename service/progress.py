@@ -27,7 +27,7 @@ from runs.events import (
 )
 from runs.fold import Folding
 from runs.messages import ToolCall
-from service.render import duration, speedups
+from service.render import charged, duration, speedups
 from service.text import one_line
 
 _SHOWN = 110
@@ -125,6 +125,8 @@ class RunProgress:
             self._print(f"  context: the conversation was replaced by a summary ({event.reason})", "dim")
         else:
             self._print("resumed", "bold")
+            if event.prices:
+                self._print(f"  prices have changed: from here on by {charged(event.prices)}", "yellow")
 
     def close(self) -> None:
         """Take the live line away."""

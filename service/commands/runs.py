@@ -14,7 +14,7 @@ from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from runs.requests import request_of
 from service.options import Json, RunsDir
-from service.render import attempts_table, run_summary, speedups, when
+from service.render import attempts_table, charged, run_summary, speedups, when
 from service.text import columns, indent, one_line
 
 app = typer.Typer(help="List earlier runs, or show one.", no_args_is_help=True, rich_markup_mode=None)
@@ -130,5 +130,5 @@ def _told(event: Event) -> str:
     if isinstance(event, RunFinished):
         return ""
     if isinstance(event, RunResumed):
-        return "[resumed]"
+        return f"[resumed{f', from here on priced by {charged(event.prices)}' if event.prices else ''}]"
     return f"[loop]\n{indent(event.text)}"
