@@ -12,10 +12,20 @@ from agent.models import redaction
 from agent.models.base import ContextOverflowError, Model
 from agent.models.replay import REPLAY_END
 from agent.running import Running, Session, Stopped, Toolbox
+from agent.shortening import KEPT_STEPS, LEAST_GAIN
 from agent.state import HEAD, written
 from agent.strategies.base import Restart, Say, Stop, Strategy
 from harness.errors import UsageError
-from runs.events import ContextReset, Event, ModelReplied, RunConfig, RunResumed, RunStarted, UserMessage
+from runs.events import (
+    ContextReset,
+    Event,
+    ModelReplied,
+    ResultsShortened,
+    RunConfig,
+    RunResumed,
+    RunStarted,
+    UserMessage,
+)
 from runs.fold import Folding, Run, folding
 from runs.messages import Message, Turn
 from runs.record import Record
@@ -170,10 +180,7 @@ class _Loop:
             self.run.append(UserMessage(at=self.run.clock(), text=said.text, topic=said.topic))
 
     def ask(self, asked: float) -> Turn:
-        last = self.run.talk.turn
-        long = last is not None and last.usage.input_tokens > self.run.config.context_tokens
-        if long and self.run.talk.since_reset >= LEAST_LEFT_OUT:
-            self.reset("long")
+        self.fit()
         try:
             return self.model.reply(self.run.talk.messages, self.run.schemas())
         except ContextOverflowError as error:
@@ -183,6 +190,15 @@ class _Loop:
                 raise  # there is nothing to leave out
             self.reset("overflow")
             return self.model.reply(self.run.talk.messages, self.run.schemas())
+
+    def fit(self) -> None:
+        """Make a conversation that has become long shorter: old results first, at the limit all of it."""
+        talk, limit = self.run.talk, self.run.config.context_tokens
+        through = talk.step - KEPT_STEPS
+        if talk.turn is not None and talk.turn.usage.input_tokens > limit and talk.since_reset >= LEAST_LEFT_OUT:
+            self.reset("long")
+        elif talk.grown > limit / 2 and talk.gain(through) >= LEAST_GAIN:
+            self.run.append(ResultsShortened(at=self.run.clock(), through=through))
 
     def reset(self, reason: Literal["long", "overflow", "strategy"], said: Say | None = None) -> None:
         head, topic = (said.text, said.topic) if said else (HEAD, "")

@@ -157,6 +157,15 @@ class ContextReset(_Event):
     """As in `UserMessage`."""
 
 
+class ResultsShortened(_Event):
+    """From here on the model is asked with the tools' results up to a step cut to their first lines
+    (`agent.shortening`). The record keeps everything."""
+
+    kind: Literal["results_shortened"] = "results_shortened"
+    through: int
+    """The last step whose results are cut."""
+
+
 class UserMessage(_Event):
     """Text put to the model between steps by the loop (not by a tool)."""
 
@@ -179,7 +188,7 @@ class RunFinished(_Event):
 
 
 Event = Annotated[
-    RunStarted | RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | RunFinished,
+    RunStarted | RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | ResultsShortened | RunFinished,
     Field(discriminator="kind"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

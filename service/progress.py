@@ -17,6 +17,7 @@ from runs.events import (
     ContextReset,
     Event,
     ModelReplied,
+    ResultsShortened,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -111,7 +112,9 @@ class RunProgress:
         self._line.show(f"{self._doing(event)}; best {_best(run)}; left: {left(run.config.budget, run.spend)}")
 
     def _happened(
-        self, event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset, run: Folding
+        self,
+        event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | ResultsShortened,
+        run: Folding,
     ) -> None:
         if isinstance(event, ModelReplied):
             self._pending = list(event.turn.tool_calls)
@@ -121,6 +124,8 @@ class RunProgress:
             self._returned(event, run)
         elif isinstance(event, UserMessage):
             self._print(f"  loop: {one_line(event.text, _SHOWN)}", "dim")
+        elif isinstance(event, ResultsShortened):
+            self._print(f"  context: tool results up to step {event.through} were shortened", "dim")
         elif isinstance(event, ContextReset):
             self._print(f"  context: the conversation was replaced by a summary ({event.reason})", "dim")
         else:

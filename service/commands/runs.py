@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import RingsmithError, UsageError
-from runs.events import Event, ModelReplied, RunFinished, RunResumed, RunStarted, ToolReturned
+from runs.events import Event, ModelReplied, ResultsShortened, RunFinished, RunResumed, RunStarted, ToolReturned
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from runs.requests import request_of
@@ -131,4 +131,6 @@ def _told(event: Event) -> str:
         return ""
     if isinstance(event, RunResumed):
         return f"[resumed{f', from here on priced by {charged(event.prices)}' if event.prices else ''}]"
+    if isinstance(event, ResultsShortened):
+        return f"[results up to step {event.through} shortened from here on]"
     return f"[loop]\n{indent(event.text)}"

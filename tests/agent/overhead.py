@@ -1,4 +1,5 @@
-"""What the loop itself costs a step (`python -m tests.agent.overhead`): no model, no evaluation, a record that grows.
+"""What the loop itself costs a step (`python -m tests.agent.overhead`): no model, no evaluation, a record that grows
+and a conversation that is as long as a context holds.
 
 Prints the median milliseconds of every fifty steps, the record's size, and the memory that the process came to.
 """
@@ -16,7 +17,7 @@ from agent.loop import run_loop
 from agent.models.openai import _to_items
 from agent.models.replay import REPLAY_END
 from runs.events import Budget
-from runs.messages import Turn
+from runs.messages import Turn, Usage
 from runs.record import Record
 from tests.agent.test_loop import MESSAGES, FakeSession, Toolbox, say, write
 from tests.runs.factories import config
@@ -39,7 +40,9 @@ class Model:
         number = len(self.asked_at)
         # As an adapter makes it: the whole conversation, no text of it the same object as before.
         request = {"input": [_copied(item) for message in messages for item in _to_items(message)], "tools": tools}
-        turn = say(write(f"{number} {TEXT}"), request=request) if number <= STEPS else Turn(stop=REPLAY_END)
+        usage = Usage(input_tokens=sum(len(message.text) for message in messages) // 4 + 25_000 * (len(messages) // 2))
+        made = say(write(f"{number} {TEXT}"), request=request, usage=usage)
+        turn = made if number <= STEPS else Turn(stop=REPLAY_END)
         self.answered_at.append(time.perf_counter())
         return turn
 

@@ -141,7 +141,7 @@ def test_time_between_processes_counts_for_nothing(tmp_path):
 
 def test_prices_are_kept_and_others_at_a_resume_are_said(tmp_path, monkeypatch):
     monkeypatch.delenv(prices.VARIABLE, raising=False)
-    monkeypatch.setattr(prices.Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
 
     def resumed(name):
         path = shutil.copytree(tmp_path / "r", tmp_path / name)
