@@ -1,4 +1,4 @@
-"""Old tool results cut to their first lines: all at once and seldom, since it costs what a provider has cached of them."""
+"""Old tool results cut to their first lines: all at once and seldom, since each cut loses what a provider cached."""
 
 from __future__ import annotations
 

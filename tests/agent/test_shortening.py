@@ -1,4 +1,4 @@
-"""Old results are cut seldom and at once: what is sent shrinks, and between two cuts each request begins as the last."""
+"""Old results are cut seldom and at once: what is sent shrinks; between cuts each request begins as the last did."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The command line: exit codes, what goes to which stream, and defaults. No ranks are started."""
 
+import io
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from harness import jail, lease, machine
 from harness.errors import HarnessError
@@ -266,10 +268,11 @@ def test_runs_show(ringsmith, recorded: Path) -> None:
 def test_run_without_model_or_key_replays_the_packaged_recording(
     ringsmith, monkeypatch, tmp_path: Path, events
 ) -> None:
-    seen = []
+    seen, watched = [], []
 
-    def run_one(config, *, root, on_event):
+    def run_one(config, *, root, on_event, on_text):
         seen.append((config, root))
+        watched.append(on_text is not None)
         for event in events:
             on_event(event)
         return fold(events)
@@ -303,6 +306,12 @@ def test_run_without_model_or_key_replays_the_packaged_recording(
     assert config.model == f"replay:{tmp_path / 'p01-cpu'}" and root == tmp_path
     assert (config.world_size, config.budget.usd, config.budget.wall_s, config.target.speedup) == (3, 2.0, 60.0, 1.5)
     assert "official evaluation" in ringsmith("run", "1", "--runs-dir", tmp_path).out
+    # A reply is shown while it is written on a terminal only, and not to a program.
+    terminal = Console(file=io.StringIO(), force_terminal=True)
+    monkeypatch.setattr(run_command, "stderr_console", lambda: terminal)
+    ringsmith("run", "1", "--runs-dir", tmp_path)
+    ringsmith("run", "1", "--runs-dir", tmp_path, "--json")
+    assert watched == [False, False, True, False]
     monkeypatch.setenv("OPENAI_API_KEY", "sekrit")
     refused = ringsmith("run", "1")
     assert refused.code == 2 and "--model PROVIDER/MODEL" in refused.err and "sekrit" not in refused.err
