@@ -47,6 +47,8 @@ def run_one(
     entry = find(config.problem, config.suite)
     case = select_case(entry, config.case)
     model = _model(config, model, on_text)
+    if isinstance(model, Replay):
+        on_event = model.watched(on_event)
 
     with ExitStack() as stack:
         sandbox = sandbox or stack.enter_context(_sandbox(config))
@@ -105,6 +107,7 @@ def resume_one(
     events = list(record.events())
     if isinstance(model, Replay):
         model.skip(Conversation(events).replies)
+        on_event = model.watched(on_event)
     with ExitStack() as stack:
         sandbox = sandbox or stack.enter_context(_sandbox(config))
         sandbox.warm_up()
