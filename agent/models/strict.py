@@ -148,4 +148,4 @@ def _parts(event: ToolReturned) -> tuple[dict[str, Any] | None, dict[str, Any] |
 
 
 def _causes(part: dict[str, Any]) -> list[str]:
-    return sorted({finding["cause"] for finding in part["findings"]})
+    return sorted({finding["cause"] for finding in part.get("findings") or ()})
