@@ -181,15 +181,22 @@ class _Loop:
 
     def ask(self, asked: float) -> Turn:
         self.fit()
+        left_out = self.run.talk.since_reset
+        try:
+            return self.reply(asked)
+        except ContextOverflowError:
+            if not left_out:
+                raise  # there is nothing to leave out
+            self.reset("overflow")
+            return self.reply(asked)
+
+    def reply(self, asked: float) -> Turn:
         try:
             return self.model.reply(self.run.talk.messages, self.run.schemas())
         except ContextOverflowError as error:
-            if error.cut is not None:
+            if error.cut is not None:  # it is paid for
                 self.heard(error.cut, asked)
-            if not self.run.talk.since_reset:
-                raise  # there is nothing to leave out
-            self.reset("overflow")
-            return self.model.reply(self.run.talk.messages, self.run.schemas())
+            raise
 
     def fit(self) -> None:
         """Make a conversation that has become long shorter: old results first, at the limit all of it."""

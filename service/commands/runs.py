@@ -80,7 +80,7 @@ def request(
 ) -> None:
     """Print the body of the request that a step's reply answered, as it was sent: parameters, tools, conversation."""
     body = request_of(find_record(run, runs_dir).events(), step)
-    typer.echo(json_module.dumps(body, ensure_ascii=False, indent=2))
+    typer.echo(json_module.dumps(body, indent=2))  # in ASCII: what a model wrote must not reach the terminal raw
 
 
 def find_record(run: str, runs_dir: Path) -> Record:

@@ -85,6 +85,12 @@ def test_a_reply_that_filled_the_context_is_paid_for_and_followed_by_the_summary
     assert [(event.step, event.turn.text) for event in replied] == [(1, ""), (2, "so far"), (3, "")]
     assert run.spend.steps == 3 and run.spend.input_tokens == 90 + 2000 + 90
 
+    # Without anything to leave out, or twice in a row, it ends the run; what was paid is in the record all the same.
+    run, model, _ = looped(tmp_path / "first", [cut, say(SUBMIT)])
+    assert (run.reason, run.spend.input_tokens, len(model.seen)) == ("error: full", 2000, 1)
+    run, model, _ = looped(tmp_path / "twice", [say(write("fast"), BENCH), cut, cut])
+    assert (run.reason, run.spend.input_tokens, len(model.seen)) == ("error: full", 90 + 4000, 3)
+
 
 def test_what_cannot_be_made_shorter_ends_the_run(tmp_path):
     turns = [say(write("fast"), BENCH), ContextOverflowError("too long"), ContextOverflowError("still")]

@@ -14,8 +14,11 @@ from harness import jail, lease, machine
 from harness.errors import HarnessError
 from harness.machine import PROVIDER_KEYS
 from harness.types import Backend, Candidate, Limits, Stage, Verdict
+from runs.events import ModelReplied
 from runs.fold import fold
+from runs.messages import Turn
 from runs.record import Record
+from runs.requests import difference
 from service import cli
 from service.commands import run as run_command
 
@@ -88,7 +91,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
 def test_version_and_help_of_every_command(ringsmith) -> None:
     assert ringsmith("--version").out == f"ringsmith {machine.harness_version()}\n"
     for command in ([], ["run"], ["eval"], ["profile"], ["problems"], ["problems", "list"], ["problems", "show"],
-                    ["runs"], ["runs", "list"], ["runs", "show"], ["doctor"]):  # fmt: skip
+                    ["runs"], ["runs", "list"], ["runs", "show"], ["runs", "request"], ["doctor"]):  # fmt: skip
         shown = ringsmith(*command, "--help")
         assert shown.code == 0 and "Usage: ringsmith" in shown.out and not shown.err
 
@@ -263,6 +266,22 @@ def test_runs_show(ringsmith, recorded: Path) -> None:
     )
     assert shown.lines[0]["status"] == "interrupted"
     assert [line["kind"] for line in shown.lines[1:]] == ["run_started", "model_replied", "tool_returned"]
+
+
+def test_runs_request(ringsmith, recorded: Path, tmp_path: Path, events) -> None:
+    first = {"model": "m", "messages": [{"text": "be good"}, {"text": "go\x9b2J \u202e"}], "tools": [{"name": "read"}]}
+    second = {**first, "messages": [*first["messages"], {"text": "more"}]}
+    with Record.create(tmp_path, "20261121-101600-p01-allreduce-1111") as record:
+        record.append(events[0])
+        for step, before, now in ((1, {}, first), (2, first, second)):
+            record.append(ModelReplied(at=1.0, step=step, turn=Turn(), seconds=1.0, request=difference(before, now)))
+    for step, body in ((1, first), (2, second)):
+        shown = ringsmith("runs", "request", "latest", step, "--runs-dir", tmp_path)
+        assert shown.code == 0 and json.loads(shown.out) == body and shown.out.isascii()
+    absent = ringsmith("runs", "request", "latest", 3, "--runs-dir", tmp_path)
+    assert absent.code == 2 and "the run has no step 3" in absent.err
+    replayed = ringsmith("runs", "request", recorded / "20261121-101500-p01-allreduce-3f2a", 2)
+    assert replayed.code == 2 and "no request of step 2: a replay sends none" in replayed.err
 
 
 def test_run_without_model_or_key_replays_the_packaged_recording(
