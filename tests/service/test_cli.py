@@ -268,7 +268,7 @@ def test_runs_show(ringsmith, recorded: Path) -> None:
     assert [line["kind"] for line in shown.lines[1:]] == ["run_started", "model_replied", "tool_returned"]
 
 
-def test_runs_request(ringsmith, recorded: Path, tmp_path: Path, events) -> None:
+def test_runs_request(ringsmith, capsys, recorded: Path, tmp_path: Path, events) -> None:
     first = {"model": "m", "messages": [{"text": "be good"}, {"text": "go\x9b2J \u202e"}], "tools": [{"name": "read"}]}
     second = {**first, "messages": [*first["messages"], {"text": "more"}]}
     with Record.create(tmp_path, "20261121-101600-p01-allreduce-1111") as record:
@@ -276,8 +276,9 @@ def test_runs_request(ringsmith, recorded: Path, tmp_path: Path, events) -> None
         for step, before, now in ((1, {}, first), (2, first, second)):
             record.append(ModelReplied(at=1.0, step=step, turn=Turn(), seconds=1.0, request=difference(before, now)))
     for step, body in ((1, first), (2, second)):
-        shown = ringsmith("runs", "request", "latest", step, "--runs-dir", tmp_path)
-        assert shown.code == 0 and json.loads(shown.out) == body and shown.out.isascii()
+        assert cli.main(["runs", "request", "latest", str(step), "--runs-dir", str(tmp_path)]) == 0
+        shown = capsys.readouterr().out
+        assert json.loads(shown) == body and shown.isascii()
     absent = ringsmith("runs", "request", "latest", 3, "--runs-dir", tmp_path)
     assert absent.code == 2 and "the run has no step 3" in absent.err
     replayed = ringsmith("runs", "request", recorded / "20261121-101500-p01-allreduce-3f2a", 2)
