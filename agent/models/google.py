@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -67,11 +68,13 @@ class Google:
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
         contents, config = _contents(messages), self._config(messages, tools)
+        self._sent = None
         return self._call(lambda: self._turn(self._ask(contents, config))).model_copy(update={"request": self._sent})
 
     def _keep(self, request: Any) -> None:
         """The SDK makes the body, so it is taken from what is sent."""
-        self._sent = json.loads(request.content)
+        with contextlib.suppress(ValueError):
+            self._sent = json.loads(request.content)
 
     def _config(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> types.GenerateContentConfig:
         from google.genai import types

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 import warnings
@@ -61,6 +63,7 @@ class LiteLLM:
         return prices.known(*self._provider_and_model()) or self._mapped()
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+        self._sent = None
         turn = self._call(lambda: self._turn(self._complete(messages, tools)))
         self._show(turn.text, False)
         return turn.model_copy(update={"request": self._sent})
@@ -68,9 +71,13 @@ class LiteLLM:
     def _keep(self, call: dict[str, Any]) -> None:
         """LiteLLM makes the body and shows it before it is sent, and again when there is an answer."""
         body = (call.get("additional_args") or {}).get("complete_input_dict")
-        if call.get("log_event_type") == "pre_api_call" and isinstance(body, dict):
-            kept = {name: value for name, value in body.items() if name not in _NOT_BODY}
-            self._sent = plain({**kept, **(body.get("extra_body") or {})})
+        if call.get("log_event_type") != "pre_api_call":
+            return
+        with contextlib.suppress(TypeError, ValueError):  # what a provider's code shows need not be JSON
+            body = json.loads(body) if isinstance(body, str) else body
+            if isinstance(body, dict):
+                kept = {name: value for name, value in body.items() if name not in _NOT_BODY}
+                self._sent = plain({**kept, **(body.get("extra_body") or {})})
 
     def _complete(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Any:
         return self._litellm.completion(
