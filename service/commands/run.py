@@ -101,6 +101,10 @@ def run(
     Exit code 0: the best candidate, evaluated afresh, met the target (without one: is correct); 1: not; 2: usage;
     3: the harness or the provider failed; 130: interrupted.
     """
+    console = stderr_console()
+    progress = RunProgress(console)
+    # A program that reads the result watches nothing.
+    on_text = progress.said if console.is_terminal and not json else None
     if resume is not None:
         if others := _given(context) - {"resume", "runs_dir", "json"}:
             raise UsageError(f"--resume goes on with a run's own settings: leave out {', '.join(sorted(others))}")
@@ -109,7 +113,7 @@ def run(
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import resume_one
 
-            return resume_one(record, on_event=on_event)
+            return resume_one(record, on_event=on_event, on_text=on_text)
     else:
         if problem is None:
             raise UsageError("say which problem (`ringsmith problems list`), or --resume RUN")
@@ -138,9 +142,8 @@ def run(
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import run_one
 
-            return run_one(config, root=runs_dir, on_event=on_event)
+            return run_one(config, root=runs_dir, on_event=on_event, on_text=on_text)
 
-    progress = RunProgress(stderr_console())
     try:
         done = start(progress)
     finally:
