@@ -6,25 +6,25 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from agent import strategies
+from agent import judge, strategies
 from agent.conversation import Conversation
 from agent.models.base import ContextOverflowError, Model
 from agent.models.replay import REPLAY_END
-from agent.running import Running, Session, Stopped, Toolbox
-from agent.state import HEAD, written
-from agent.strategies.base import Restart, Say, Stop, Strategy
+from agent.running import Ended, Running, Session, Stopped, Toolbox
+from agent.state import HEAD, branched, written
+from agent.strategies.base import Begin, Judge, Restart, Say, Step, Stop, Strategy
 from harness.errors import UsageError
-from runs.events import ContextReset, Event, ModelReplied, RunConfig, RunResumed, RunStarted, UserMessage
+from runs.events import ContextReset, Event, LaneStarted, RunConfig, RunResumed, RunStarted, UserMessage
 from runs.fold import Folding, Run, folding
 from runs.messages import Message, Turn
 from runs.record import Record
 
 MAX_NUDGES = 2
-"""Replies without a tool call, in a row, that are answered; one more ends the run."""
+"""Replies without a tool call, in a row, that are answered; one more ends the lane, and most runs have one."""
 LEAST_LEFT_OUT = 6
 """Messages that make a summary worth while: it may be long itself."""
 SUBMIT = "submit"
-"""The tool whose success ends a run."""
+"""The tool whose success ends a lane."""
 NUDGE = "Your reply called no tool, so nothing happened. Go on with a tool call, or call submit if you are done."
 
 
@@ -95,6 +95,7 @@ def _loop(
         talk=talk,
         allowed=strategy.tools,
         grades_untested=strategy.grades_untested,
+        share=strategy.share,
         clock=clock,
     )
     return _Loop(model, strategy, run)
@@ -108,9 +109,16 @@ class _Loop:
 
     def lead(self) -> None:
         """Until the run is to end. Raises Stopped or ModelError."""
-        self.end_step()
+        go_on = self.end_step
         while True:
-            self.step()
+            try:
+                go_on()
+            except Ended:
+                lane = self.strategy.ended(self.run.state)
+                if lane is None or self.run.meter.over():
+                    raise
+                self.begin(lane)
+            go_on = self.step
 
     def end_step(self) -> None:
         """What a process that ended left of its last step."""
@@ -124,27 +132,42 @@ class _Loop:
     def step(self) -> None:
         if dimension := self.run.meter.over():
             raise Stopped(f"budget: {dimension}")
-        self.follow(self.strategy.next(self.run.state, self.run.talk))
-        asked = self.run.clock()
+        if (said := self.strategy.next(self.run.state, self.run.talk)) is not None:
+            return self.follow(said)
+        asked_at = self.run.clock()
         turn = self.ask()
         if turn.stop == REPLAY_END:
             raise Stopped("model_stopped")
-        self.run.meter.add_turn(turn)
-        step, now = self.run.meter.spend.steps, self.run.clock()
-        self.run.append(ModelReplied(at=now, step=step, turn=turn, seconds=now - asked))
+        step = self.run.heard(turn, asked_at)
         if not turn.tool_calls:
             return self.nudge()
         for call in turn.tool_calls:
             self.run.act(step, call)
 
-    def follow(self, said: Say | Stop | None) -> None:
+    def follow(self, said: Step) -> None:
         """Do what the strategy says."""
-        if isinstance(said, Stop):
-            raise Stopped(said.reason)
-        if isinstance(said, Restart):
-            self.reset("strategy", said)
-        elif said is not None:
-            self.run.append(UserMessage(at=self.run.clock(), text=said.text, topic=said.topic))
+        match said:
+            case Stop():
+                raise Stopped(said.reason)
+            case Judge():
+                asked_at, asked = self.run.clock(), judge.question(self.run.state, self.run.talk, self.run.record)
+                self.run.heard(self.model.reply(asked, ()), asked_at, "judge", asked)
+            case Begin():
+                self.begin(said)
+            case Restart():
+                self.reset("strategy", said)
+            case Say():
+                self.run.append(UserMessage(at=self.run.clock(), text=said.text, topic=said.topic))
+
+    def begin(self, said: Begin) -> None:
+        """A lane, in the conversation and for the tools."""
+        text, number, record = said.text, self.run.state.lane.number + 1, self.run.record
+        if said.candidate:
+            text = f"{text}\n\n{branched(said.candidate, self.run.state, self.run.talk, record)}"
+        self.run.append(
+            LaneStarted(at=self.run.clock(), lane=number, text=text, topic=said.topic, candidate=said.candidate)
+        )
+        self.run.session.begin_lane(record.candidate(said.candidate) if said.candidate else None)
 
     def ask(self) -> Turn:
         last = self.run.talk.turn
@@ -161,10 +184,10 @@ class _Loop:
 
     def reset(self, reason: Literal["long", "overflow", "strategy"], said: Say | None = None) -> None:
         head, topic = (said.text, said.topic) if said else (HEAD, "")
-        text = f"{head}\n\n{written(self.run.state, self.run.talk, self.run.record)}\n\n{self.run.meter.remaining()}"
+        text = f"{head}\n\n{written(self.run.state, self.run.talk, self.run.record)}\n\n{self.run.left()}"
         self.run.append(ContextReset(at=self.run.clock(), reason=reason, text=text, topic=topic))
 
     def nudge(self) -> None:
         if self.run.talk.nudges == MAX_NUDGES:
-            raise Stopped("model_stopped")
-        self.run.append(UserMessage(at=self.run.clock(), text=f"{NUDGE}\n\n{self.run.meter.remaining()}"))
+            raise Ended("model_stopped")
+        self.run.append(UserMessage(at=self.run.clock(), text=f"{NUDGE}\n\n{self.run.left()}"))

@@ -30,32 +30,39 @@ class Replay:
         self.name = f"replay:{path}"
         path = path.expanduser()
         if path.is_dir() or path.name == "events.jsonl":
-            self._turns = _recorded(path if path.is_dir() else path.parent)
+            self._turns, self._judged = _recorded(path if path.is_dir() else path.parent)
         else:
-            self._turns = _written(path)
-        self._next = 0
+            self._turns, self._judged = _written(path), []
+        self._next, self._next_judged = 0, 0
 
     def priced(self) -> bool:
         return True
 
-    def skip(self, replies: int) -> None:
-        """Leave out what a run that is resumed has heard already."""
+    def skip(self, replies: int, judged: int = 0) -> None:
+        """Leave out what a run that is resumed has heard already, from the model and from the judge."""
         self._next = min(replies, len(self._turns))
+        self._next_judged = min(judged, len(self._judged))
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+        if not tools:  # only the judge has none; it may be asked at other points than it was then
+            self._next_judged += 1
+            left = self._judged[self._next_judged - 1 :]
+            return left[0] if left else Turn(stop=REPLAY_END, cost_usd=0.0)
         if self._next == len(self._turns):
             return Turn(stop=REPLAY_END, cost_usd=0.0)
         self._next += 1
         return self._turns[self._next - 1]
 
 
-def _recorded(run: Path) -> list[Turn]:
-    """What the model said, without what it once cost: a replay pays nothing and waits for nobody."""
-    return [
-        event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
-        for event in Record.open(run).events()
-        if isinstance(event, ModelReplied)
-    ]
+def _recorded(run: Path) -> tuple[list[Turn], list[Turn]]:
+    """What the model said, and the judge, without what it once cost: a replay pays nothing and waits for nobody."""
+    turns: list[Turn] = []
+    judged: list[Turn] = []
+    for event in Record.open(run).events():
+        if isinstance(event, ModelReplied):
+            turn = event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
+            (judged if event.purpose else turns).append(turn)
+    return turns, judged
 
 
 class _Call(Frozen):
