@@ -94,6 +94,8 @@ def _facts(run: Run, path: Path) -> dict[str, object]:
         "platform": run.config.platform,
         "world_size": run.config.world_size,
         "model": run.config.model,
+        "strategy": run.config.strategy,
+        "lanes": run.lanes,
         "status": run.status,
         "reason": run.reason,
         "target_met": run.target_met,

@@ -77,7 +77,7 @@ def test_seeds_differ_in_mechanism_and_share_nothing(tmp_path):
     second, third, _ = started(events)
     for event, mechanism in ((first, "SM loads and stores"), (second, "copy engine"), (third, "TMA")):
         assert f"between ranks by: {mechanism} (the page `mechanisms`" in event.text
-        assert event.topic == "seed" and f"there are {SEED_STEPS} replies" in event.text
+        assert event.topic == "seed" and f"You have {SEED_STEPS} replies" in event.text
     # Each is asked with the bare conversation and its own text.
     for seen in (model.seen[0], model.seen[2], model.seen[4]):
         assert seen[:2] == list(MESSAGES) and len(seen) == 3
@@ -87,7 +87,7 @@ def test_seeds_differ_in_mechanism_and_share_nothing(tmp_path):
 def test_a_seed_has_a_few_steps(tmp_path):
     turns = [say(write("push")) for _ in range(30)]
     run, _, _, events = looped(tmp_path, turns, steps=20)
-    assert "there are 3 replies" in started(events)[0].text
+    assert "You have 3 replies" in started(events)[0].text
     assert [event.topic for event in started(events)] == ["seed"] * 6, "seeds, until one is correct"
     # In turns; what the references use is the last that is asked for.
     asked = [event.text.split("between ranks by: ")[1].split(" (")[0] for event in started(events)]
@@ -102,7 +102,7 @@ def test_a_seed_is_asked_for_what_the_platform_and_the_run_allow(tmp_path, colle
     _, _, _, events = looped(tmp_path, SEEDS[:4], platform="cpu", backend="cpp", collectives=collectives)
     texts = [event.text for event in started(events)]
     assert len(texts) == 2 and all("page" not in text for text in texts)
-    assert [text.split("between ranks by: ")[1].split(". Do")[0] for text in texts] == (asked * 2)[:2]
+    assert [text.split("between ranks by: ")[1].split(".\nDo")[0] for text in texts] == (asked * 2)[:2]
 
 
 def test_a_round_begins_from_the_best_with_its_figures_and_what_was_tried(tmp_path):
