@@ -4,7 +4,6 @@ a fresh context from an earlier candidate, its figures and what was tried from i
 from __future__ import annotations
 
 from agent.advice import advice
-from agent.budget import exceeded
 from agent.conversation import Conversation
 from agent.strategies.base import Begin, Say, Step, Strategy
 from agent.strategies.measured import mechanisms, moved_by, page, speedup, without_gain
@@ -49,7 +48,8 @@ class Branch(Strategy):
             return self._begin(state) if _dry(lane) else None
         if lane.number == 1 and lane.attempt_when_said("seed") is None:
             return Say("seed", self._seed(state, 1))
-        return self._begin(state) if exceeded(self.share(state), state.spend) else None
+        used = state.spend.steps - lane.before.steps
+        return self._begin(state) if used >= self._seed_steps(state.config.budget) else None
 
     def ended(self, state: Folding) -> Begin | None:
         last = state.lanes[-IDLE:]
