@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runs.events import ContextReset, Event, ModelReplied, RunStarted, ToolReturned, UserMessage
+from runs.events import (
+    AgentCalled,
+    ContextReset,
+    Event,
+    ModelReplied,
+    PersonActed,
+    RunStarted,
+    ToolReturned,
+    UserMessage,
+)
 from runs.messages import Message, ToolCall, Turn
 
 
@@ -27,6 +36,10 @@ class Conversation:
         """Hash of the candidate that was written or measured last."""
         self.last_failure: ToolReturned | None = None
         self.last_profile: ToolReturned | None = None
+        self.hints: list[str] = []
+        """By persons."""
+        self.news: list[str] = []
+        """What persons have said or done since the last tool result, as told."""
         self._beginning: tuple[Message, ...] = ()
         self._nudged = False
         self._kept = 0
@@ -40,13 +53,17 @@ class Conversation:
                 self.messages += event.messages
                 self._kept = len(self.messages)
             case ModelReplied():
-                self._reply(event)
+                self._replied(event.turn, event.step)
+            case AgentCalled():
+                self._replied(Turn(tool_calls=(event.call,)), event.step)
             case ToolReturned():
                 self._returned(event)
             case UserMessage():
                 self.messages.append(Message(role="user", text=event.text))
                 if self.unanswered and not event.topic:
                     self.nudges, self._nudged = self.nudges + 1, True
+            case PersonActed():
+                self._person(event)
             case ContextReset():
                 self.messages = [*self._beginning, Message(role="user", text=event.text)]
                 self._kept = len(self.messages)
@@ -66,10 +83,9 @@ class Conversation:
         """Whether the last reply had no call and nothing has been said to that."""
         return self.turn is not None and not self.turn.tool_calls and not self._nudged
 
-    def _reply(self, event: ModelReplied) -> None:
-        turn = event.turn
+    def _replied(self, turn: Turn, step: int) -> None:
         self.messages.append(Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque))
-        self.replies, self.step, self.turn = self.replies + 1, event.step, turn
+        self.replies, self.step, self.turn = self.replies + 1, step, turn
         self.returned, self._nudged = [], False
         if turn.tool_calls:
             self.nudges = 0
@@ -77,8 +93,17 @@ class Conversation:
     def _returned(self, event: ToolReturned) -> None:
         self.messages.append(Message(role="tool", text=event.text, call_id=event.call.id, tool=event.call.name))
         self.returned.append(event)
+        self.news = []
         self.current = event.candidate or self.current
         if "profile" in event.data:
             self.last_profile = event
         if (event.evaluation is not None and not event.evaluation.passed) or "build" in event.data:
             self.last_failure = event
+
+    def _person(self, event: PersonActed) -> None:
+        self.current = event.candidate or self.current
+        if event.action == "hint":
+            self.hints.append(event.text)
+        if event.told:
+            self.messages.append(Message(role="user", text=event.told))
+            self.news.append(event.told)

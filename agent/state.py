@@ -22,6 +22,8 @@ HEAD = (
     "was measured. Go on from here: do not repeat what failed for the same reason."
 )
 
+HINTS = "What a person who follows this run has said so far:"
+
 
 def written(state: Folding, talk: Conversation, record: Record) -> str:
     """What was tried, what was measured, what failed and why; best and current candidate in full."""
@@ -32,6 +34,8 @@ def written(state: Folding, talk: Conversation, record: Record) -> str:
         parts.append(_source("The current candidate, which tools act on", talk.current, record))
     elif talk.current is not None:
         parts.append("It is the current candidate as well: tools act on it.")
+    if talk.hints:
+        parts.append("\n".join([HINTS, *(f"- {hint}" for hint in talk.hints)]))
     parts += [_told("The last failure", talk.last_failure), _told("The last profile", talk.last_profile)]
     return "\n\n".join(part for part in parts if part)
 

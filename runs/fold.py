@@ -9,9 +9,11 @@ from harness.errors import UsageError
 from harness.types import Evaluation, Frozen
 from runs.attempts import Attempt, Leader
 from runs.events import (
+    AgentCalled,
     ContextReset,
     Event,
     ModelReplied,
+    PersonActed,
     RunConfig,
     RunFinished,
     RunResumed,
@@ -20,9 +22,9 @@ from runs.events import (
     ToolReturned,
     UserMessage,
 )
-from runs.spend import add_device, add_turn, at_wall
+from runs.spend import add_call, add_device, add_turn, at_wall
 
-Status = Literal["running", "finished", "interrupted"]
+Status = Literal["running", "paused", "finished", "interrupted"]
 
 
 class Run(Frozen):
@@ -30,7 +32,7 @@ class Run(Frozen):
     config: RunConfig
     status: Status
     """`interrupted`: nobody writes the record and it has no end, so the process was killed. A run stopped by Ctrl-C
-    is `finished` with that reason."""
+    is `finished` with that reason. `paused`: by a person, its process waits."""
     reason: str | None
     """As in `RunFinished`; None before the end."""
     attempts: tuple[Attempt, ...]
@@ -41,6 +43,8 @@ class Run(Frozen):
     started_at: float
     """Unix time in seconds, as is `finished_at`."""
     finished_at: float | None
+    helped: bool = False
+    """Whether a person gave a hint or a candidate: what came of it is not the model's work alone."""
 
 
 class Folding:
@@ -52,7 +56,15 @@ class Folding:
         self._leader = Leader()
         self._spend = Spend()
         self._finished: RunFinished | None = None
-        self._last_at, self._away_s = started.at, 0.0
+        self._last_at = started.at
+        self.away_s = 0.0
+        """Without a pause that goes on: see `away_at`."""
+        self._paused_at: float | None = None
+        self.taken: set[str] = set()
+        """Ids of persons' requests."""
+        self.helped = False
+        self.cancelled = False
+        """Whether a person has, since the run was last begun."""
         self._spoken: dict[str, tuple[int, int]] = {}
         self.last_topic = ""
         """What a strategy spoke of last."""
@@ -60,23 +72,54 @@ class Folding:
     def add(self, event: Event) -> None:
         if isinstance(event, ModelReplied):
             self._spend = add_turn(self._spend, event.turn)
+        elif isinstance(event, AgentCalled):
+            self._spend = add_call(self._spend)
         elif isinstance(event, ToolReturned):
             self._spend = add_device(self._spend, event.device_s)
             if attempt := _attempt(event, self._attempts):
                 self._attempts.append(attempt)
                 self._leader.add(attempt)
+        elif isinstance(event, PersonActed):
+            self._person(event)
         elif isinstance(event, UserMessage | ContextReset) and event.topic:
             evaluated = sum(attempt.verdict is not None for attempt in self._attempts)
             number = self._attempts[-1].number if self._attempts else 0
             self._spoken[event.topic] = (number, evaluated)
             self.last_topic = event.topic
         elif isinstance(event, RunFinished):
-            self._finished = event
+            self._finished, self.cancelled = event, False
+            self._go_on(event.at)
         elif isinstance(event, RunResumed):
             self._finished = None
-            self._away_s += max(0.0, event.at - self._last_at)
+            if self.paused:
+                self._go_on(event.at)
+            else:
+                self.away_s += max(0.0, event.at - self._last_at)
         self._last_at = event.at
-        self._spend = at_wall(self._spend, event.at - self._started.at - self._away_s)
+        self._spend = at_wall(self._spend, event.at - self._started.at - self.away_at(event.at))
+
+    def _person(self, event: PersonActed) -> None:
+        self.taken.add(event.request)
+        if event.action == "pause" and not self.paused:
+            self._paused_at = event.at
+        elif event.action in ("resume", "cancel"):
+            self._go_on(event.at)
+            self.cancelled = self.cancelled or event.action == "cancel"
+        elif event.action in ("hint", "candidate"):
+            self.helped = True
+            if attempt := _edited(event, self._attempts):
+                self._attempts.append(attempt)
+
+    def _go_on(self, at: float) -> None:
+        self.away_s, self._paused_at = self.away_at(at), None
+
+    def away_at(self, now: float) -> float:
+        """Seconds until then that count for nothing: between processes, and while a person had the run paused."""
+        return self.away_s + (0.0 if self._paused_at is None else max(0.0, now - self._paused_at))
+
+    @property
+    def paused(self) -> bool:
+        return self._paused_at is not None
 
     @property
     def config(self) -> RunConfig:
@@ -108,7 +151,7 @@ class Folding:
         return Run(
             run_id=self._started.run_id,
             config=self._started.config,
-            status="finished" if finished else "running" if live else "interrupted",
+            status="finished" if finished else "interrupted" if not live else "paused" if self.paused else "running",
             reason=finished.reason if finished else None,
             attempts=tuple(self._attempts),
             best=self.best,
@@ -117,6 +160,7 @@ class Folding:
             target_met=finished.target_met if finished else False,
             started_at=self._started.at,
             finished_at=finished.at if finished else None,
+            helped=self.helped,
         )
 
 
@@ -156,4 +200,19 @@ def _attempt(event: ToolReturned, earlier: list[Attempt]) -> Attempt | None:
         summary=evaluation.summary if evaluation else "",
         measurement=evaluation.measurement if evaluation else None,
         mechanisms=evaluation.mechanisms if evaluation else (),
+    )
+
+
+def _edited(event: PersonActed, earlier: list[Attempt]) -> Attempt | None:
+    """The attempt that a person's candidate is, if it differs from the one before."""
+    if event.candidate is None or (earlier and earlier[-1].candidate == event.candidate):
+        return None
+    return Attempt(
+        number=earlier[-1].number + 1 if earlier else 1,
+        step=event.step,
+        candidate=event.candidate,
+        tool="person",
+        verdict=None,
+        summary="",
+        measurement=None,
     )

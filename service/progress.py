@@ -13,10 +13,12 @@ from rich.text import Text
 
 from harness.types import Stage
 from runs.events import (
+    AgentCalled,
     Budget,
     ContextReset,
     Event,
     ModelReplied,
+    PersonActed,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -111,16 +113,23 @@ class RunProgress:
         self._line.show(f"{self._doing(event)}; best {_best(run)}; left: {left(run.config.budget, run.spend)}")
 
     def _happened(
-        self, event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset, run: Folding
+        self,
+        event: RunResumed | ModelReplied | AgentCalled | ToolReturned | UserMessage | ContextReset | PersonActed,
+        run: Folding,
     ) -> None:
         if isinstance(event, ModelReplied):
             self._pending = list(event.turn.tool_calls)
             self._replied(event, run.config.budget)
+        elif isinstance(event, AgentCalled):
+            self._pending = [event.call]
+            self._step(event.step, f"(calls {one_line(event.call.name, 40)})", run.config.budget)
         elif isinstance(event, ToolReturned):
             self._pending = [call for call in self._pending if call.id != event.call.id]
             self._returned(event, run)
         elif isinstance(event, UserMessage):
             self._print(f"  loop: {one_line(event.text, _SHOWN)}", "dim")
+        elif isinstance(event, PersonActed):
+            self._print(f"  person: {asked(event)}", "magenta")
         elif isinstance(event, ContextReset):
             self._print(f"  context: the conversation was replaced by a summary ({event.reason})", "dim")
         else:
@@ -131,10 +140,13 @@ class RunProgress:
         self._line.clear()
 
     def _doing(self, event: Event) -> str:
-        if self._pending:
-            return self._pending[0].name
+        assert self._run is not None
+        if self._run.paused:
+            return "paused by a person (`ringsmith runs resume` goes on)"
         submitted = isinstance(event, ToolReturned) and event.ok and event.call.name == "submit"
-        return "official evaluation" if submitted else "waiting for the model"
+        if submitted or self._run.cancelled:
+            return "official evaluation"
+        return self._pending[0].name if self._pending else "waiting for the model"
 
     def _started(self, event: RunStarted) -> None:
         config = event.config
@@ -146,8 +158,11 @@ class RunProgress:
     def _replied(self, event: ModelReplied, budget: Budget) -> None:
         calls = ", ".join(one_line(call.name, 40) for call in event.turn.tool_calls)
         said = one_line(event.turn.text, _SHOWN) or (f"(calls {calls})" if calls else "(says nothing)")
+        self._step(event.step, said, budget)
+
+    def _step(self, step: int, said: str, budget: Budget) -> None:
         of = f"/{budget.steps}" if budget.steps is not None else ""
-        self._print(f"step {event.step}{of}: {said}")
+        self._print(f"step {step}{of}: {said}")
 
     def _returned(self, event: ToolReturned, run: Folding) -> None:
         tool = one_line(event.call.name, 40)
@@ -165,6 +180,13 @@ class RunProgress:
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style))
+
+
+def asked(event: PersonActed) -> str:
+    """What a person asked for, in one line."""
+    if event.action == "candidate":
+        return f"candidate {event.candidate}"
+    return f"{event.action}: {one_line(event.text, _SHOWN)}" if event.text else event.action
 
 
 def left(budget: Budget, spend: Spend) -> str:

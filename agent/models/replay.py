@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from harness.errors import UsageError
 from harness.types import Frozen
-from runs.events import ModelReplied
+from runs.events import AgentCalled, ModelReplied
 from runs.messages import Message, ToolCall, Turn, Usage
 from runs.record import Record
 
@@ -51,11 +51,15 @@ class Replay:
 
 def _recorded(run: Path) -> list[Turn]:
     """What the model said, without what it once cost: a replay pays nothing and waits for nobody."""
-    return [
-        event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
-        for event in Record.open(run).events()
-        if isinstance(event, ModelReplied)
-    ]
+    turns = []
+    for event in Record.open(run).events():
+        if isinstance(event, ModelReplied):
+            turns.append(
+                event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
+            )
+        elif isinstance(event, AgentCalled):
+            turns.append(Turn(tool_calls=(event.call,), cost_usd=0.0))
+    return turns
 
 
 class _Call(Frozen):

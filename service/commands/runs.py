@@ -1,4 +1,4 @@
-"""`ringsmith runs`: the records of earlier runs."""
+"""`ringsmith runs`: the records of runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Annotated
 import typer
 
 from harness.errors import RingsmithError, UsageError
-from runs.events import Event, ModelReplied, RunFinished, RunResumed, RunStarted, ToolReturned
+from runs import control
+from runs.events import AgentCalled, Event, ModelReplied, PersonActed, RunFinished, RunResumed, RunStarted, ToolReturned
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from service.options import Json, RunsDir
+from service.progress import asked
 from service.render import attempts_table, run_summary, speedups, when
 from service.text import columns, indent, one_line
 
-app = typer.Typer(help="List earlier runs, or show one.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List runs, show one, or enter one that goes on.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
@@ -69,6 +71,8 @@ def show(
     if folded.attempts:
         typer.echo(attempts_table(folded.attempts, folded.best))
     typer.echo(run_summary(folded, record.path))
+    for request in control.pending(record.path):
+        typer.echo(f"not taken yet: {request.action or one_line(request.fault)}")
 
 
 def find_record(run: str, runs_dir: Path) -> Record:
@@ -99,6 +103,7 @@ def _facts(run: Run, path: Path) -> dict[str, object]:
         "target_met": run.target_met,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
+        "helped": run.helped,
         "attempts": len(run.attempts),
         "best": best,
         "spend": run.spend.model_dump(mode="json"),
@@ -113,6 +118,10 @@ def _told(event: Event) -> str:
         calls = [f"  -> {one_line(call.name)}\n{indent(call.arguments, '     ')}" for call in event.turn.tool_calls]
         said = [indent(event.turn.text)] if event.turn.text else []
         return "\n".join([f"[step {event.step}]", *said, *calls])
+    if isinstance(event, AgentCalled):
+        return f"[step {event.step}]\n  -> {one_line(event.call.name)}\n{indent(event.call.arguments, '     ')}"
+    if isinstance(event, PersonActed):
+        return "\n".join([f"[person: {asked(event)}]", *([indent(event.told)] if event.told else [])])
     if isinstance(event, ToolReturned):
         return f"[{one_line(event.call.name)}{'' if event.ok else ', refused'}]\n{indent(event.text)}"
     if isinstance(event, RunFinished):

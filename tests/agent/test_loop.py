@@ -85,6 +85,9 @@ class FakeSession:
             raise answer
         return answer
 
+    def write(self, source: str) -> None:
+        self.current = candidate(source)
+
     def official(self, of: Candidate) -> Evaluation:
         self.graded.append(of.source)
         self.current = of
