@@ -58,18 +58,24 @@ class Pending:
 def send(run: Path, request: Request) -> str:
     """Leave a request in a run's folder; it is on the disk when this returns. Returns its id. Raises HarnessError."""
     folder = run / _FOLDER
-    name = f"{time.time_ns():020d}-{secrets.token_hex(3)}"
-    partial = folder / f".{name}"
+    partial = folder / f".{secrets.token_hex(8)}"
     try:
         folder.mkdir(exist_ok=True)
         with partial.open("wb") as file:
             file.write(request.model_dump_json().encode())
             file.flush()
             os.fsync(file.fileno())
+        name = _next_id(folder)
         partial.replace(folder / f"{name}{_SUFFIX}")
     except OSError as error:
         raise HarnessError(f"cannot write {partial}: {error.strerror}") from error
     return name
+
+
+def _next_id(folder: Path) -> str:
+    """Later than what waits: the wall clock may be set back between two requests."""
+    waiting = [int(name[:20]) for name in os.listdir(folder) if name[:20].isdecimal()]
+    return f"{max([time.time_ns(), *(number + 1 for number in waiting)]):020d}-{secrets.token_hex(3)}"
 
 
 def pending(run: Path) -> list[Pending]:

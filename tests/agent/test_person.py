@@ -214,6 +214,19 @@ def test_a_run_that_ends_while_it_is_paused_goes_on_when_resumed(tmp_path):
     assert done.spend.wall_s < 200 and fold(list(record.events())[:-1]).spend.wall_s < 200
 
 
+def test_a_cancel_ends_a_pause(tmp_path):
+    record, session = Record.create(tmp_path, "r"), FakeSession(dict(ANSWERS))
+
+    def watch(event):
+        if isinstance(event, ToolReturned) and event.step == 2 and event.call.name == "bench":
+            leave(record, "pause")
+        elif isinstance(event, PersonActed) and event.action == "pause":
+            leave(record, "cancel")
+
+    done, model = run(record, watch=watch, session=session)
+    assert (done.status, done.reason, session.graded, len(model.seen)) == ("finished", "cancelled", ["b"], 2)
+
+
 class Grading(FakeSession):
     """Does something during the official evaluation."""
 

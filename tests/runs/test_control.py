@@ -54,6 +54,13 @@ def test_what_is_no_request(fields: dict[str, str], said: str) -> None:
     assert said in control.why(caught.value)
 
 
+def test_a_clock_that_is_set_back_does_not_change_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([5_000, 4_000, 4_500, 9_000])
+    monkeypatch.setattr(control.time, "time_ns", lambda: next(times))
+    sent = [control.send(tmp_path, Request(action="hint", text=text)) for text in "abcd"]
+    assert [asked.id for asked in control.pending(tmp_path)] == sent
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "control").write_text("")
     with pytest.raises(HarnessError, match="cannot write"):
