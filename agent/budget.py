@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from runs.events import Budget, Spend
 from runs.messages import Turn
-from runs.spend import add_device, add_turn, at_wall
+from runs.spend import add_call, add_device, add_turn, at_wall
 
 DIMENSIONS = ("steps", "tokens", "usd", "wall_s", "device_s")
 TOOL_DIMENSIONS = ("wall_s", "device_s")
@@ -25,6 +25,14 @@ class Meter:
 
     def add_turn(self, turn: Turn) -> None:
         self._spend = add_turn(self._spend, turn)
+
+    def add_call(self) -> None:
+        """A step of an agent that comes from outside."""
+        self._spend = add_call(self._spend)
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that just passed and does not count: the run was paused."""
+        self._started += seconds
 
     def add_device(self, device_s: float) -> None:
         """Seconds x devices under lease."""

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 
 from agent.shortening import characters, shortened
 from runs.events import (
+    AgentCalled,
     ContextReset,
     Event,
     LaneStarted,
     ModelReplied,
+    PersonActed,
     ResultsShortened,
     RunStarted,
     ToolReturned,
@@ -44,6 +46,10 @@ class Conversation:
         self.last_profile: ToolReturned | None = None
         self.profiles: dict[str, ToolReturned] = {}
         """The last profile of each candidate, of all lanes, by hash."""
+        self.hints: list[str] = []
+        """By persons, in this lane."""
+        self.news: list[str] = []
+        """What persons have said or done since the last tool result, as told."""
         self.beginning: tuple[Message, ...] = ()
         """The run's first messages."""
         self._lane: tuple[Message, ...] = ()
@@ -64,13 +70,17 @@ class Conversation:
             case ModelReplied(purpose="judge"):
                 self.judged, self.judgement = self.judged + 1, event.turn
             case ModelReplied():
-                self._reply(event)
+                self._replied(event.turn, event.step)
+            case AgentCalled():
+                self._replied(Turn(tool_calls=(event.call,)), event.step)
             case ToolReturned():
                 self._returned(event)
             case UserMessage():
                 self.messages.append(Message(role="user", text=event.text))
                 if self.unanswered and not event.topic:
                     self.nudges, self._nudged = self.nudges + 1, True
+            case PersonActed():
+                self._person(event)
             case ContextReset():
                 self._anew(event.text)
             case LaneStarted():
@@ -78,6 +88,7 @@ class Conversation:
                 self._lane = (*self.beginning, *said)
                 self.turn, self.returned, self.nudges, self._nudged = None, [], 0, False
                 self.current, self.last_failure, self.last_profile = event.candidate, None, None
+                self.hints, self.news = [], []
                 self._anew()
             case ResultsShortened():
                 for at, message in self._cut(event.through):
@@ -118,10 +129,9 @@ class Conversation:
         self._kept, self.judgement = len(self.messages), None
         self._results, self._base = [], 0
 
-    def _reply(self, event: ModelReplied) -> None:
-        turn = event.turn
+    def _replied(self, turn: Turn, step: int) -> None:
         self.messages.append(Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque))
-        self.replies, self.step, self.turn = self.replies + 1, event.step, turn
+        self.replies, self.step, self.turn = self.replies + 1, step, turn
         self.returned, self._nudged = [], False
         if self._base is None:
             self._base = turn.usage.input_tokens
@@ -132,6 +142,7 @@ class Conversation:
         self._results.append((len(self.messages), event.step))
         self.messages.append(Message(role="tool", text=event.text, call_id=event.call.id, tool=event.call.name))
         self.returned.append(event)
+        self.news = []
         self.current = event.candidate or self.current
         if "profile" in event.data:
             self.last_profile = event
@@ -139,3 +150,11 @@ class Conversation:
                 self.profiles[event.candidate] = event
         if (event.evaluation is not None and not event.evaluation.passed) or "build" in event.data:
             self.last_failure = event
+
+    def _person(self, event: PersonActed) -> None:
+        self.current = event.candidate or self.current
+        if event.action == "hint":
+            self.hints.append(event.text)
+        if event.told:
+            self.messages.append(Message(role="user", text=event.told))
+            self.news.append(event.told)

@@ -34,8 +34,6 @@ MAX_NUDGES = 2
 """Replies without a tool call, in a row, that are answered; one more ends the lane, and most runs have one."""
 LEAST_LEFT_OUT = 6
 """Messages that make a summary worth while: it may be long itself."""
-SUBMIT = "submit"
-"""The tool whose success ends a lane."""
 NUDGE = "Your reply called no tool, so nothing happened. Go on with a tool call, or call submit if you are done."
 
 
@@ -143,14 +141,12 @@ class _Loop:
 
     def end_step(self) -> None:
         """What a process that ended left of its last step."""
-        for event in self.run.talk.returned[-1:]:
-            self.run.stop_if_met(event.call.name == SUBMIT and event.ok)
+        self.run.end_step()
         if self.run.talk.unanswered:
             self.nudge()
-        for call in self.run.talk.pending:
-            self.run.act(self.run.talk.step, call)
 
     def step(self) -> None:
+        self.run.heed()
         if dimension := self.run.meter.over():
             raise Stopped(f"budget: {dimension}")
         if (said := self.strategy.next(self.run.state, self.run.talk)) is not None:

@@ -11,6 +11,7 @@ from agent.budget import TOOL_DIMENSIONS, Meter
 from agent.conversation import Conversation
 from agent.models import redaction
 from agent.models.base import ModelError
+from agent.person import POLL_S, Inbox, interrupted_if
 from harness.errors import HarnessError
 from harness.types import Candidate, Evaluation
 from runs.attempts import Attempt, meets, target_met
@@ -28,8 +29,16 @@ HARNESS_FAILED = (
 )
 
 
+SUBMIT = "submit"
+"""The tool whose success ends a run."""
+
+
 class Session(Protocol):
     """What is asked here of the session that the tools act on."""
+
+    def write(self, source: str) -> Any:
+        """Make this the current candidate."""
+        ...
 
     def official(self, candidate: Candidate) -> Evaluation:
         """Evaluate on fresh seeds. Raises HarnessError."""
@@ -73,10 +82,12 @@ class Running:
         share: Callable[[Folding], Budget] = lambda state: state.config.budget,
         request: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.time,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
         """`state` and `talk` are those of the events in the record; `allowed` are the tools that may be called (None:
         all); `grades_untested`: a candidate that was never evaluated is graded if there is no better; `share` gives the
-        limits that the model is told of; `request` is the last one in the record."""
+        limits that the model is told of; `request` is the last one in the record; `wait`: called with seconds while a
+        person has the run paused; may raise Stopped."""
         self.session = session
         self.record = record
         self.on_event = on_event
@@ -88,6 +99,8 @@ class Running:
         self.share = share
         self._request = request or {}
         self.clock = clock
+        self.wait = wait
+        self.inbox = Inbox(self)
         self.meter = Meter(state.config.budget, clock, state.spend)
         self._harness_failures = 0
 
@@ -105,10 +118,20 @@ class Running:
 
     def whole(self, lead: Callable[[], None]) -> Run:
         """Let `lead` act until it raises Stopped, then grade. Whatever happens, the record gets its end."""
+        try:
+            lead()
+        except BaseException as by:
+            return self.end(by)
+        raise AssertionError("a run ends by Stopped")
+
+    def end(self, by: BaseException) -> Run:
+        """Grade, unless what ended the run forbids it, and write the record's end. Raises `by` again if nothing here
+        is meant to answer it."""
         reason, official = "interrupted", None
         try:
-            reason = _reason(lead)
-            official = self._grade()
+            reason = _reason(by)
+            with interrupted_if(self.inbox.asks_for_no_grade):
+                official = self._grade()
         except KeyboardInterrupt:
             reason = "interrupted"
         except HarnessError as error:
@@ -117,6 +140,7 @@ class Running:
             reason = f"error: {type(error).__name__}: {error}"
             raise
         finally:
+            self.inbox.clear_cancels()
             self._finish(reason, official)
         return fold(self.record.events())
 
@@ -141,11 +165,38 @@ class Running:
         """One line for the model: what is left for its lane."""
         return self.meter.remaining(self.share(self.state), self.state.lane.before)
 
+    def heed(self) -> None:
+        """Between steps: do what persons have asked for, and hold while the run is paused. Raises Stopped."""
+        left_out = self.state.away_s
+        try:
+            self.inbox.take()
+            while self.state.paused:
+                self.wait(POLL_S)
+                self.inbox.take()
+        finally:
+            self.meter.leave_out(self.state.away_at(self.clock()) - left_out)
+        self.obey_cancel()
+
+    def obey_cancel(self) -> None:
+        """Raises Stopped if a person has cancelled the run."""
+        self.inbox.take(cancel_only=True)
+        if self.state.cancelled:
+            raise Stopped("cancelled")
+
+    def end_step(self, *said: str) -> None:
+        """What a process that ended left of its last step; `said` as in `act`. Raises Stopped."""
+        for event in self.talk.returned[-1:]:
+            self.stop_if_met(event.call.name == SUBMIT and event.ok)
+        for call in self.talk.pending:
+            self.act(self.talk.step, call, *said)
+
     def schemas(self) -> list[dict[str, Any]]:
         return [s for s in self.toolbox.schemas() if self.allowed is None or s["name"] in self.allowed]
 
-    def act(self, step: int, call: ToolCall) -> ToolReturned:
-        """Make one tool call. Raises Stopped before it if time is used up, after it if the run has reached its end."""
+    def act(self, step: int, call: ToolCall, *said: str) -> ToolReturned:
+        """Make one tool call; `said` is put behind what the tool says. Raises Stopped before it if time is used up or
+        a person has cancelled the run, after it if the run has reached its end."""
+        self.obey_cancel()
         if dimension := self.meter.over(TOOL_DIMENSIONS):
             raise Stopped(f"budget: {dimension}")
         started = self.clock()
@@ -160,7 +211,7 @@ class Running:
         self.meter.add_device(result.device_s)
         if result.candidate:
             self.record.save_candidate(result.candidate)
-        text, now = f"{result.text}\n\n{self.left()}", self.clock()
+        text, now = "\n\n".join([result.text, *said, self.left()]), self.clock()
         event = ToolReturned(
             at=now,
             step=step,
@@ -225,11 +276,9 @@ class Running:
         )
 
 
-def _reason(lead: Callable[[], None]) -> str:
-    try:
-        lead()
-    except Stopped as stop:
-        return str(stop)
-    except ModelError as error:
-        return f"error: {error}"
-    raise AssertionError("a run ends by Stopped")
+def _reason(by: BaseException) -> str:
+    if isinstance(by, Stopped):
+        return str(by)
+    if isinstance(by, ModelError):
+        return f"error: {by}"
+    raise by

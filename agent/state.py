@@ -28,6 +28,8 @@ HEAD = (
     "was measured. Go on from here: do not repeat what failed for the same reason."
 )
 
+HINTS = "What a person who follows this run has said so far:"
+
 
 def written(state: Folding, talk: Conversation, record: Record) -> str:
     """What was tried, what was measured, what failed and why; best and current candidate in full."""
@@ -39,6 +41,8 @@ def written(state: Folding, talk: Conversation, record: Record) -> str:
         parts.append(source_text("The current candidate, which tools act on", talk.current, record))
     elif talk.current is not None:
         parts.append("It is the current candidate as well: tools act on it.")
+    if talk.hints:
+        parts.append("\n".join([HINTS, *(f"- {hint}" for hint in talk.hints)]))
     parts += [told("The last failure", talk.last_failure), told("The last profile", talk.last_profile)]
     return "\n\n".join(part for part in parts if part)
 

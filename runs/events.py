@@ -125,6 +125,15 @@ class ModelReplied(_Event):
     """What a request of its own was made with."""
 
 
+class AgentCalled(_Event):
+    """A tool call of an agent that leads a run from outside (`agent.external`), written before it is made. It counts
+    as a step."""
+
+    kind: Literal["agent_called"] = "agent_called"
+    step: int
+    call: ToolCall
+
+
 class ToolReturned(_Event):
     kind: Literal["tool_returned"] = "tool_returned"
     step: int
@@ -194,27 +203,52 @@ class UserMessage(_Event):
     """Of a strategy's advice (`agent.strategies`); empty for the answer to a reply without a call."""
 
 
+class PersonActed(_Event):
+    """What a person asked of a run that goes on (`runs.control`), written before it is done."""
+
+    kind: Literal["person_acted"] = "person_acted"
+    request: str
+    """Id of the request: one that is seen again is not applied again."""
+    action: Literal["pause", "resume", "cancel", "hint", "candidate", "refused"]
+    """`refused`: it could not be read as a request."""
+    step: int
+    """The last one before it."""
+    text: str = ""
+    """The hint, or why it was refused."""
+    told: str = ""
+    """What the model is told."""
+    candidate: str | None = None
+    """Hash of the candidate that is the current one from here on; its source is in `candidates/`."""
+
+
 class RunFinished(_Event):
     kind: Literal["run_finished"] = "run_finished"
     reason: str
-    """`target_met`, `submitted`, `budget: steps` (or another dimension), `model_stopped`, `interrupted` or
-    `error: ...`."""
+    """`target_met`, `submitted`, `budget: steps` (or another dimension), `model_stopped`, `cancelled`, `interrupted`
+    or `error: ...`."""
     best: str | None
     official: Evaluation | None
     """The harness's own evaluation of the best candidate on fresh seeds; None if there was no candidate."""
     target_met: bool
     spend: Spend
 
+    @property
+    def final(self) -> bool:
+        """Whether the run ended by itself or a person ended it, so that it cannot be resumed."""
+        return self.reason != "interrupted" and not self.reason.startswith("error:")
+
 
 Event = Annotated[
     RunStarted
     | RunResumed
     | ModelReplied
+    | AgentCalled
     | ToolReturned
     | UserMessage
     | ContextReset
     | ResultsShortened
     | LaneStarted
+    | PersonActed
     | RunFinished,
     Field(discriminator="kind"),
 ]

@@ -9,10 +9,12 @@ from harness.errors import UsageError
 from harness.types import Evaluation, Frozen
 from runs.attempts import Attempt, Leader, best
 from runs.events import (
+    AgentCalled,
     ContextReset,
     Event,
     LaneStarted,
     ModelReplied,
+    PersonActed,
     RunConfig,
     RunFinished,
     RunResumed,
@@ -23,11 +25,11 @@ from runs.events import (
 )
 from runs.lanes import Lane
 from runs.rates import Charged
-from runs.spend import add_device, add_turn, at_wall
+from runs.spend import add_call, add_device, add_turn, at_wall
 
 _SAID = 200
 
-Status = Literal["running", "finished", "interrupted"]
+Status = Literal["running", "paused", "finished", "interrupted"]
 
 
 class Run(Frozen):
@@ -35,7 +37,7 @@ class Run(Frozen):
     config: RunConfig
     status: Status
     """`interrupted`: nobody writes the record and it has no end, so the process was killed. A run stopped by Ctrl-C
-    is `finished` with that reason."""
+    is `finished` with that reason. `paused`: by a person, its process waits."""
     reason: str | None
     """As in `RunFinished`; None before the end."""
     attempts: tuple[Attempt, ...]
@@ -50,6 +52,8 @@ class Run(Frozen):
     finished_at: float | None
     prices: tuple[Charged, ...] = ()
     """At the start, and what they became when the run was resumed; empty for older records."""
+    helped: bool = False
+    """Whether a person gave a hint or a candidate: what came of it is not the model's work alone."""
 
 
 class Folding:
@@ -62,14 +66,24 @@ class Folding:
         self._leader = Leader()
         self._spend = Spend()
         self._finished: RunFinished | None = None
-        self._last_at, self._away_s = started.at, 0.0
+        self._last_at = started.at
         self._said = ""
         self.lanes = [Lane()]
+        self.away_s = 0.0
+        """Without a pause that goes on: see `away_at`."""
+        self._paused_at: float | None = None
+        self.taken: set[str] = set()
+        """Ids of persons' requests."""
+        self.helped = False
+        self.cancelled = False
+        """Whether a person has, since the run was last begun."""
 
     def add(self, event: Event) -> None:
         if isinstance(event, ModelReplied):
             self._spend = add_turn(self._spend, event.turn)
             self._said = self._said if event.purpose else event.turn.text[:_SAID]
+        elif isinstance(event, AgentCalled):
+            self._spend = add_call(self._spend)
         elif isinstance(event, ToolReturned):
             self._spend = add_device(self._spend, event.device_s)
             if attempt := _attempt(event, self.lane, self._said):
@@ -82,16 +96,46 @@ class Folding:
                 self.lane.add(parent.model_copy(update={"number": 1, "lane": event.lane}))
             if event.topic:
                 self.lane.spoke(event.topic)
+        elif isinstance(event, PersonActed):
+            self._person(event)
         elif isinstance(event, UserMessage | ContextReset) and event.topic:
             self.lane.spoke(event.topic)
         elif isinstance(event, RunFinished):
-            self._finished = event
+            self._finished, self.cancelled = event, False
+            self._go_on(event.at)
         elif isinstance(event, RunResumed):
             self._finished = None
             self.prices += [event.prices] if event.prices else []
-            self._away_s += max(0.0, event.at - self._last_at)
+            if self.paused:
+                self._go_on(event.at)
+            else:
+                self.away_s += max(0.0, event.at - self._last_at)
         self._last_at = event.at
-        self._spend = at_wall(self._spend, event.at - self._started.at - self._away_s)
+        self._spend = at_wall(self._spend, event.at - self._started.at - self.away_at(event.at))
+
+    def _person(self, event: PersonActed) -> None:
+        self.taken.add(event.request)
+        if event.action == "pause" and not self.paused:
+            self._paused_at = event.at
+        elif event.action in ("resume", "cancel"):
+            self._go_on(event.at)
+            self.cancelled = self.cancelled or event.action == "cancel"
+        elif event.action in ("hint", "candidate"):
+            self.helped = True
+            if attempt := _edited(event, self.lane):
+                self._attempts.append(attempt)
+                self.lane.add(attempt)
+
+    def _go_on(self, at: float) -> None:
+        self.away_s, self._paused_at = self.away_at(at), None
+
+    def away_at(self, now: float) -> float:
+        """Seconds until then that count for nothing: between processes, and while a person had the run paused."""
+        return self.away_s + (0.0 if self._paused_at is None else max(0.0, now - self._paused_at))
+
+    @property
+    def paused(self) -> bool:
+        return self._paused_at is not None
 
     @property
     def config(self) -> RunConfig:
@@ -120,7 +164,7 @@ class Folding:
         return Run(
             run_id=self._started.run_id,
             config=self._started.config,
-            status="finished" if finished else "running" if live else "interrupted",
+            status="finished" if finished else "interrupted" if not live else "paused" if self.paused else "running",
             reason=finished.reason if finished else None,
             attempts=tuple(self._attempts),
             lanes=len(self.lanes),
@@ -131,6 +175,7 @@ class Folding:
             started_at=self._started.at,
             finished_at=finished.at if finished else None,
             prices=tuple(self.prices),
+            helped=self.helped,
         )
 
 
@@ -173,4 +218,21 @@ def _attempt(event: ToolReturned, lane: Lane, said: str) -> Attempt | None:
         mechanisms=evaluation.mechanisms if evaluation else (),
         lane=lane.number,
         said=said,
+    )
+
+
+def _edited(event: PersonActed, lane: Lane) -> Attempt | None:
+    """The attempt that a person's candidate is, if it differs from the one before."""
+    earlier = lane.attempts
+    if event.candidate is None or (earlier and earlier[-1].candidate == event.candidate):
+        return None
+    return Attempt(
+        number=earlier[-1].number + 1 if earlier else 1,
+        step=event.step,
+        candidate=event.candidate,
+        tool="person",
+        verdict=None,
+        summary="",
+        measurement=None,
+        lane=lane.number,
     )

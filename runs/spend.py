@@ -20,6 +20,11 @@ def add_turn(spend: Spend, turn: Turn) -> Spend:
     )
 
 
+def add_call(spend: Spend) -> Spend:
+    """A step of an agent that comes from outside: what its thinking costs is not known here."""
+    return spend.model_copy(update={"steps": spend.steps + 1, "usd_known": False})
+
+
 def at_wall(spend: Spend, elapsed_s: float) -> Spend:
     """`elapsed_s` since the run began, waiting included."""
     return spend.model_copy(update={"wall_s": max(0.0, elapsed_s - spend.waited_s)})

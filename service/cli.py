@@ -17,7 +17,7 @@ import typer
 
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
-from service.commands import doctor, evaluate, problems, profile, run, runs
+from service.commands import doctor, enter, evaluate, problems, profile, run, runs
 from service.text import indent, one_line
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -36,6 +36,11 @@ app.command("run")(run.run)
 app.command("eval")(evaluate.evaluate)
 app.command("profile")(profile.profile)
 app.add_typer(problems.app, name="problems")
+runs.app.command("hint")(enter.hint)
+runs.app.command("candidate")(enter.candidate)
+runs.app.command("pause")(enter.pause)
+runs.app.command("resume")(enter.resume)
+runs.app.command("cancel")(enter.cancel)
 app.add_typer(runs.app, name="runs")
 app.command("doctor")(doctor.doctor)
 

@@ -14,11 +14,13 @@ from rich.text import Text
 
 from harness.types import Stage
 from runs.events import (
+    AgentCalled,
     Budget,
     ContextReset,
     Event,
     LaneStarted,
     ModelReplied,
+    PersonActed,
     ResultsShortened,
     RunFinished,
     RunResumed,
@@ -149,12 +151,23 @@ class RunProgress:
 
     def _happened(
         self,
-        event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | ResultsShortened | LaneStarted,
+        event: RunResumed
+        | ModelReplied
+        | AgentCalled
+        | ToolReturned
+        | UserMessage
+        | ContextReset
+        | ResultsShortened
+        | LaneStarted
+        | PersonActed,
         run: Folding,
     ) -> None:
         if isinstance(event, ModelReplied):
             self._pending = [] if event.purpose else list(event.turn.tool_calls)
             self._replied(event, run.config.budget)
+        elif isinstance(event, AgentCalled):
+            self._pending = [event.call]
+            self._step(event.step, f"(calls {one_line(event.call.name, 40)})", run.config.budget)
         elif isinstance(event, ToolReturned):
             self._pending = [call for call in self._pending if call.id != event.call.id]
             self._returned(event, run)
@@ -162,6 +175,8 @@ class RunProgress:
             self._print(f"  loop: {one_line(event.text, _SHOWN)}", "dim")
         elif isinstance(event, ResultsShortened):
             self._print(f"  context: tool results up to step {event.through} were shortened", "dim")
+        elif isinstance(event, PersonActed):
+            self._print(f"  person: {asked(event)}", "magenta")
         elif isinstance(event, ContextReset):
             self._print(f"  context: the conversation was replaced by a summary ({event.reason})", "dim")
         elif isinstance(event, LaneStarted):
@@ -182,10 +197,13 @@ class RunProgress:
         self._line.clear()
 
     def _doing(self, event: Event) -> str:
-        if self._pending:
-            return self._pending[0].name
+        assert self._run is not None
+        if self._run.paused:
+            return "paused by a person (`ringsmith runs resume` goes on)"
         submitted = isinstance(event, ToolReturned) and event.ok and event.call.name == "submit"
-        return "official evaluation" if submitted else "waiting for the model"
+        if submitted or self._run.cancelled:
+            return "official evaluation"
+        return self._pending[0].name if self._pending else "waiting for the model"
 
     def _started(self, event: RunStarted) -> None:
         config = event.config
@@ -197,8 +215,11 @@ class RunProgress:
     def _replied(self, event: ModelReplied, budget: Budget) -> None:
         calls = ", ".join(one_line(call.name, 40) for call in event.turn.tool_calls)
         said = one_line(event.turn.text, _SHOWN) or (f"(calls {calls})" if calls else "(says nothing)")
+        self._step(event.step, f"{event.purpose}: {said}" if event.purpose else said, budget)
+
+    def _step(self, step: int, said: str, budget: Budget) -> None:
         of = f"/{budget.steps}" if budget.steps is not None else ""
-        self._print(f"step {event.step}{of}: {event.purpose + ': ' if event.purpose else ''}{said}")
+        self._print(f"step {step}{of}: {said}")
 
     def _returned(self, event: ToolReturned, run: Folding) -> None:
         tool = one_line(event.call.name, 40)
@@ -216,6 +237,13 @@ class RunProgress:
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style))
+
+
+def asked(event: PersonActed) -> str:
+    """What a person asked for, in one line."""
+    if event.action == "candidate":
+        return f"candidate {event.candidate}"
+    return f"{event.action}: {one_line(event.text, _SHOWN)}" if event.text else event.action
 
 
 def left(budget: Budget, spend: Spend) -> str:

@@ -90,6 +90,8 @@ def run_summary(run: Run, path: Path) -> str:
     """How a run ended: the official verdict, its figures, the best candidate, what was spent, where the record is."""
     outcome = "target met" if run.target_met else "target not met"
     lines = [f"run {run.run_id}: {run.status}, {one_line(run.reason or 'no end recorded', 300)}; {outcome}"]
+    if run.helped:
+        lines.append("a person gave a hint or a candidate: not the model's work alone")
     if run.official is not None:
         lines.append(evaluation_block(f"official evaluation of {run.official.candidate}", run.official))
     else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent import models, strategies
+from agent import external, models, strategies
 from agent.conversation import Conversation
+from agent.external import External
 from agent.loop import resume_loop, run_loop
 from agent.models.base import Model, OnText
 from agent.models.replay import Replay
@@ -18,8 +19,9 @@ from harness import machine, roofline
 from harness.errors import UsageError
 from harness.types import Backend, BuildReport, Evaluation
 from problems.catalogue import find, select_case, statement
-from runs.events import Event, LaneStarted, RunConfig, ToolReturned
+from runs.events import Event, LaneStarted, PersonActed, RunConfig, ToolReturned
 from runs.fold import Run
+from runs.messages import Message
 from runs.record import Record, new_run_id
 from tools import catalogue
 from tools.session import Session
@@ -44,43 +46,14 @@ def run_one(
     HarnessError if the sandbox cannot be brought up. Once the loop runs, Ctrl-C and the harness's or the provider's
     failures are the run's `reason` instead.
     """
-    entry = find(config.problem, config.suite)
-    case = select_case(entry, config.case)
+    select_case(find(config.problem, config.suite), config.case)
     model = _model(config, model, on_text)
     if isinstance(model, Replay):
         on_event = model.watched(on_event)
-
     with ExitStack() as stack:
-        sandbox = sandbox or stack.enter_context(_sandbox(config))
-        work = sandbox.inspect(entry, case, config.dtype)
-        topology = sandbox.topology()
-        floor = roofline.floor(work, topology.devices[0], config.dtype)
-        messages, prompts_hash = render(
-            entry=entry,
-            statement=statement(entry),
-            case=case,
-            world_size=config.world_size,
-            dtype=config.dtype,
-            topology=topology,
-            budget=strategies.make(config.strategy).stated(config.budget),
-            target=config.target,
-            backend=config.backend,
-            check=config.check,
-            tools=tuple(catalogue.TOOLS),
-            work=work,
-            sol_us=floor[0] if floor else None,
-        )
-        sandbox.warm_up()  # while the model thinks
-        record = stack.enter_context(Record.create(root, new_run_id(entry.number, entry.name)))
+        session, record, messages, prompts_hash = _prepared(config, root, sandbox, stack)
         return run_loop(
-            config,
-            model,
-            _session(config, sandbox, record),
-            record,
-            messages,
-            on_event,
-            prompts_hash=prompts_hash,
-            toolbox=catalogue,
+            config, model, session, record, messages, on_event, prompts_hash=prompts_hash, toolbox=catalogue
         )
 
 
@@ -97,45 +70,129 @@ def resume_one(
 
     Raises UsageError if it is still being written, has ended by itself, or cannot be run here any more; otherwise as
     `run_one`."""
-    run = record.run()
-    if run.status == "running":
-        raise UsageError(f"run {record.run_id} is being written by another process")
-    if run.reason is not None and run.reason != "interrupted" and not run.reason.startswith("error:"):
-        raise UsageError(f"run {record.run_id} has ended ({run.reason}): there is nothing to go on with")
-    config = run.config
+    config, events = _resumable(record)
     model = _model(config, model, on_text)
-    events = list(record.events())
     if isinstance(model, Replay):
         heard = Conversation(events)
         model.skip(heard.replies, heard.judged)
         on_event = model.watched(on_event)
     with ExitStack() as stack:
-        sandbox = sandbox or stack.enter_context(_sandbox(config))
-        sandbox.warm_up()
-        stack.enter_context(record)
-        for event in events:
-            on_event(event)
-        session = _session(config, sandbox, record)
-        for event in events:
-            if isinstance(event, LaneStarted):
-                session.begin_lane(record.candidate(event.candidate) if event.candidate else None)
-            elif isinstance(event, ToolReturned) and event.candidate is not None:
-                build, other = event.data.get("build"), event.data.get("other_case")
-                session.restore(
-                    record.candidate(event.candidate),
-                    BuildReport.model_validate(build) if build else None,
-                    [e for e in (event.evaluation, Evaluation.model_validate(other) if other else None) if e],
-                )
+        session = _restored(config, events, record, on_event, sandbox, stack)
         return resume_loop(model, session, record, on_event, toolbox=catalogue)
 
 
-def _model(config: RunConfig, model: Model | None, on_text: OnText | None) -> Model:
-    """Raises UsageError for what this machine or the model cannot do, before any process is started."""
+@contextmanager
+def open_external(
+    config: RunConfig, *, root: Path, on_event: Callable[[Event], None], sandbox: Sandbox | None = None
+) -> Iterator[External]:
+    """A run that an agent from outside leads (`config.model` is `external:NAME`): it calls, we record, limit and grade.
+    The run ends with the block. Otherwise as `run_one`; on_event is called in the thread of the call."""
+    select_case(find(config.problem, config.suite), config.case)
+    _require(config)
+    external.check(config)
+    with ExitStack() as stack:
+        session, record, messages, prompts_hash = _prepared(config, root, sandbox, stack)
+        yield stack.enter_context(
+            External.start(config, session, record, messages, on_event, prompts_hash=prompts_hash, toolbox=catalogue)
+        )
+
+
+@contextmanager
+def reopen_external(
+    record: Record, *, on_event: Callable[[Event], None], sandbox: Sandbox | None = None
+) -> Iterator[External]:
+    """Go on with such a run, as `resume_one`."""
+    config, events = _resumable(record)
+    _require(config)
+    external.check(config)
+    with ExitStack() as stack:
+        session = _restored(config, events, record, on_event, sandbox, stack)
+        yield stack.enter_context(External.resume(session, record, on_event, toolbox=catalogue))
+
+
+def _prepared(
+    config: RunConfig, root: Path, sandbox: Sandbox | None, stack: ExitStack
+) -> tuple[Session, Record, tuple[Message, ...], str]:
+    """What a new run needs: session, record, first messages and their prompts' hash. `stack` closes it."""
+    entry = find(config.problem, config.suite)
+    case = select_case(entry, config.case)
+    sandbox = sandbox or stack.enter_context(_sandbox(config))
+    work = sandbox.inspect(entry, case, config.dtype)
+    topology = sandbox.topology()
+    floor = roofline.floor(work, topology.devices[0], config.dtype)
+    messages, prompts_hash = render(
+        entry=entry,
+        statement=statement(entry),
+        case=case,
+        world_size=config.world_size,
+        dtype=config.dtype,
+        topology=topology,
+        budget=strategies.make(config.strategy).stated(config.budget),
+        target=config.target,
+        backend=config.backend,
+        check=config.check,
+        tools=tuple(catalogue.TOOLS),
+        work=work,
+        sol_us=floor[0] if floor else None,
+    )
+    sandbox.warm_up()  # while the model thinks
+    record = stack.enter_context(Record.create(root, new_run_id(entry.number, entry.name)))
+    return _session(config, sandbox, record), record, messages, prompts_hash
+
+
+def _resumable(record: Record) -> tuple[RunConfig, list[Event]]:
+    """Raises UsageError for a run that is still being written, or that ended by itself."""
+    if record.is_being_written():
+        raise UsageError(f"run {record.run_id} is being written by another process")
+    if (ended := record.finished()) and ended.final:
+        raise UsageError(f"run {record.run_id} has ended ({ended.reason}): there is nothing to go on with")
+    return record.started().config, list(record.events())
+
+
+def _restored(
+    config: RunConfig,
+    events: list[Event],
+    record: Record,
+    on_event: Callable[[Event], None],
+    sandbox: Sandbox | None,
+    stack: ExitStack,
+) -> Session:
+    """The session as an earlier process left it. `on_event` gets what happened so far."""
+    sandbox = sandbox or stack.enter_context(_sandbox(config))
+    sandbox.warm_up()
+    stack.enter_context(record)
+    for event in events:
+        on_event(event)
+    session = _session(config, sandbox, record)
+    for event in events:
+        if isinstance(event, LaneStarted):
+            session.begin_lane(record.candidate(event.candidate) if event.candidate else None)
+        elif isinstance(event, ToolReturned) and event.candidate is not None:
+            build, other = event.data.get("build"), event.data.get("other_case")
+            session.restore(
+                record.candidate(event.candidate),
+                BuildReport.model_validate(build) if build else None,
+                [e for e in (event.evaluation, Evaluation.model_validate(other) if other else None) if e],
+            )
+        elif isinstance(event, PersonActed) and event.candidate is not None:
+            session.write(record.candidate(event.candidate).source)
+    return session
+
+
+def _require(config: RunConfig) -> None:
+    """Raises UsageError for what this machine cannot do, before any process is started."""
     require_page(config.backend)
     strategies.make(config.strategy).check(config.budget)
     headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
     if config.backend is Backend.parallelkittens and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
+
+
+def _model(config: RunConfig, model: Model | None, on_text: OnText | None) -> Model:
+    """Raises UsageError for what this machine or the model cannot do, before any process is started."""
+    _require(config)
+    if config.model.startswith(external.PREFIX):
+        raise UsageError(f"{config.model} calls the tools itself: such a run cannot be led by the loop")
     model = model or models.make(config.model, on_text)
     if config.budget.usd is not None and not model.priced():
         raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")

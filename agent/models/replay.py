@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from agent.models.strict import Comparison
 from harness.errors import UsageError
 from harness.types import Frozen
-from runs.events import Event, ModelReplied
+from runs.events import AgentCalled, Event, ModelReplied
 from runs.messages import Message, ToolCall, Turn, Usage
 from runs.record import Record
 
@@ -87,6 +87,8 @@ def _recorded(events: Iterable[Event]) -> tuple[list[Turn], list[Turn]]:
         if isinstance(event, ModelReplied):
             turn = event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
             (judged if event.purpose else turns).append(turn)
+        elif isinstance(event, AgentCalled):
+            turns.append(Turn(tool_calls=(event.call,), cost_usd=0.0))
     return turns, judged
 
 

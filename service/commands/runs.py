@@ -1,4 +1,4 @@
-"""`ringsmith runs`: the records of earlier runs."""
+"""`ringsmith runs`: the records of runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 
 from harness.errors import RingsmithError, UsageError
+from runs import control
 from runs.events import (
+    AgentCalled,
     Event,
     LaneStarted,
     ModelReplied,
+    PersonActed,
     ResultsShortened,
     RunFinished,
     RunResumed,
@@ -23,10 +26,11 @@ from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from runs.requests import request_of
 from service.options import Json, RunsDir
+from service.progress import asked
 from service.render import attempts_table, charged, run_summary, speedups, when
 from service.text import columns, indent, one_line
 
-app = typer.Typer(help="List earlier runs, or show one.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List runs, show one, or enter one that goes on.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
@@ -79,6 +83,8 @@ def show(
     if folded.attempts:
         typer.echo(attempts_table(folded.attempts, folded.best))
     typer.echo(run_summary(folded, record.path))
+    for request in control.pending(record.path):
+        typer.echo(f"not taken yet: {request.action or one_line(request.fault)}")
 
 
 @app.command("request")
@@ -122,6 +128,7 @@ def _facts(run: Run, path: Path) -> dict[str, object]:
         "target_met": run.target_met,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
+        "helped": run.helped,
         "attempts": len(run.attempts),
         "best": best,
         "spend": run.spend.model_dump(mode="json"),
@@ -137,6 +144,10 @@ def _told(event: Event) -> str:
         said = [indent(event.turn.text)] if event.turn.text else []
         of = f", {event.purpose}" if event.purpose else ""
         return "\n".join([f"[step {event.step}{of}]", *said, *calls])
+    if isinstance(event, AgentCalled):
+        return f"[step {event.step}]\n  -> {one_line(event.call.name)}\n{indent(event.call.arguments, '     ')}"
+    if isinstance(event, PersonActed):
+        return "\n".join([f"[person: {asked(event)}]", *([indent(event.told)] if event.told else [])])
     if isinstance(event, ToolReturned):
         return f"[{one_line(event.call.name)}{'' if event.ok else ', refused'}]\n{indent(event.text)}"
     if isinstance(event, LaneStarted):

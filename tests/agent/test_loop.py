@@ -96,6 +96,9 @@ class FakeSession:
         self.current = with_candidate
         self.lanes.append(with_candidate.source if with_candidate else None)
 
+    def write(self, source: str) -> None:
+        self.current = candidate(source)
+
     def official(self, of: Candidate) -> Evaluation:
         self.graded.append(of.source)
         self.current = of

@@ -1,10 +1,23 @@
+from typing import Any
+
 import pytest
 
 from harness.errors import UsageError
 from harness.types import Evaluation, Measurement, Verdict
 from runs.attempts import Attempt, best, target_met
-from runs.events import ModelReplied, RunFinished, RunStarted, Spend, Target, ToolReturned, UserMessage
-from runs.fold import fold
+from runs.events import (
+    AgentCalled,
+    ModelReplied,
+    PersonActed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    Spend,
+    Target,
+    ToolReturned,
+    UserMessage,
+)
+from runs.fold import fold, folding
 from runs.messages import ToolCall, Turn, Usage
 from tests.runs.factories import candidate, config, evaluation, measurement
 
@@ -72,6 +85,49 @@ def test_waiting_for_a_rate_limit_is_not_working_time() -> None:
     replied = ModelReplied(at=190.0, step=1, turn=Turn(waited_s=60.0), seconds=80.0)
     spend = fold([STARTED, replied, returned(200.0, "read")]).spend
     assert (spend.wall_s, spend.waited_s) == (40.0, 60.0)
+
+
+def acted(at: float, action: str, **more: Any) -> PersonActed:
+    return PersonActed(at=at, request=f"{action}-{at}", action=action, step=1, **more)
+
+
+def test_a_pause_is_no_working_time_however_it_ends() -> None:
+    paused = [STARTED, acted(110.0, "pause"), acted(150.0, "hint", text="x", told="x"), acted(160.0, "pause")]
+    assert fold(paused, live=True).spend.wall_s == 10.0
+    assert (fold(paused, live=True).status, fold(paused).status) == ("paused", "interrupted")
+    ends = [
+        [acted(200.0, "resume")],
+        [acted(200.0, "cancel")],
+        [RunResumed(at=200.0)],
+        [RunFinished(at=180.0, reason="interrupted", best=None, official=None, target_met=False, spend=Spend()),
+         RunResumed(at=200.0)],
+    ]  # fmt: skip
+    for end in ends:
+        state = folding([*paused, *end, returned(205.0, "read")])
+        assert state.spend.wall_s == 15.0 and not state.paused, end
+        assert state.run(live=True).status == "running"
+        assert state.cancelled == (end[0].kind == "person_acted" and end[0].action == "cancel")
+
+
+def test_a_persons_candidate_is_an_attempt_and_a_cancel_is_over_with_the_run() -> None:
+    ended = RunFinished(at=140.0, reason="interrupted", best=None, official=None, target_met=False, spend=Spend())
+    events = [
+        STARTED,
+        acted(110.0, "candidate", told="t", candidate="a"),
+        acted(120.0, "candidate", told="t", candidate="a"),
+        acted(130.0, "cancel"),
+        ended,
+    ]
+    run = fold(events)
+    assert [(a.number, a.tool, a.candidate, a.verdict) for a in run.attempts] == [(1, "person", "a", None)]
+    assert run.helped and not fold([STARTED, acted(1.0, "pause")]).helped
+    assert folding(events[:-1]).cancelled and not folding(events).cancelled
+
+
+def test_calls_from_outside_are_steps_of_unknown_cost() -> None:
+    call = ToolCall(id="c", name="read", arguments="{}")
+    spend = fold([STARTED, AgentCalled(at=101.0, step=1, call=call), AgentCalled(at=102.0, step=2, call=call)]).spend
+    assert (spend.steps, spend.tokens, spend.usd_known) == (2, 0, False)
 
 
 def test_a_record_without_its_beginning_is_refused() -> None:

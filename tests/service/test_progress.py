@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from harness.types import Stage
-from runs.events import LaneStarted, ModelReplied
+from runs.events import AgentCalled, LaneStarted, ModelReplied, PersonActed
 from runs.messages import Turn
 from service.progress import RunProgress, stages
 from tests.service.conftest import GOOD
@@ -47,6 +47,33 @@ def test_a_run_reads_as_plain_lines_without_a_terminal(events) -> None:
         "    best at step 3 (eager 1.50x [1.40, 1.60], device 1.20x [1.10, 1.30]); left: 2 steps, 0.70 USD, 9 min",
         "finished: submitted",
     ]
+
+
+def test_persons_and_agents_from_outside_are_shown(events) -> None:
+    out, terminal = console(), console(terminal=True)
+    call = events[2].call
+    for to in (out, terminal):
+        progress = RunProgress(to)
+        progress(events[0])
+        progress(AgentCalled(at=1001.0, step=1, call=call))
+        progress(events[2])
+        for n, (action, text) in enumerate([("hint", "push\n[red]now"), ("refused", "not JSON"), ("pause", "")]):
+            progress(PersonActed(at=1030.0, request=str(n), action=action, step=1, text=text, told=text))
+        progress(PersonActed(at=1040.0, request="c", action="candidate", step=1, told="new", candidate="0" * 16))
+        progress(PersonActed(at=1050.0, request="d", action="cancel", step=1))
+        progress(events[-1])
+    lines = shown(out).splitlines()
+    assert lines[2] == "step 1/5: (calls run_benchmark)"
+    assert lines[5:] == [
+        "  person: hint: push [red]now",
+        "  person: refused: not JSON",
+        "  person: pause",
+        f"  person: candidate {'0' * 16}",
+        "  person: cancel",
+        "finished: submitted",
+    ]
+    text = shown(terminal)
+    assert "paused by a person" in text and "official evaluation; best" in text
 
 
 def test_a_terminal_gets_the_same_lines_and_a_live_one(events) -> None:
