@@ -6,9 +6,11 @@ Live and after a restart it is the same: every event is added once, in order.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
+from agent.models.bounds import tokens_of
 from runs.events import ContextReset, Event, ModelReplied, RunStarted, ToolReturned, UserMessage
-from runs.messages import Message, ToolCall, Turn
+from runs.messages import Message, ToolCall, Turn, Usage
 
 
 class Conversation:
@@ -62,6 +64,23 @@ class Conversation:
         return self.turn.tool_calls[len(self.returned) :] if self.turn else ()
 
     @property
+    def expected(self) -> Usage:
+        """An estimate of the next request's input: the last one's, its reply and what followed it; of that, as large a
+        share from the cache as last time."""
+        new = list(takewhile(lambda message: message.role != "assistant", reversed(self.messages)))
+        tokens = tokens_of(sum(map(_characters, new)))
+        last = self.turn.usage if self.turn is not None and len(new) < len(self.messages) else None
+        if last is None or not last.input_tokens:
+            return Usage(input_tokens=tokens)
+        tokens += last.input_tokens + last.output_tokens - last.reasoning_tokens
+        grown = tokens / last.input_tokens
+        return Usage(
+            input_tokens=tokens,
+            cached_tokens=int(last.cached_tokens * grown),
+            cache_write_tokens=int(last.cache_write_tokens * grown),
+        )
+
+    @property
     def unanswered(self) -> bool:
         """Whether the last reply had no call and nothing has been said to that."""
         return self.turn is not None and not self.turn.tool_calls and not self._nudged
@@ -82,3 +101,7 @@ class Conversation:
             self.last_profile = event
         if (event.evaluation is not None and not event.evaluation.passed) or "build" in event.data:
             self.last_failure = event
+
+
+def _characters(message: Message) -> int:
+    return len(message.text) + sum(len(call.arguments) for call in message.tool_calls)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from agent import strategies
+from agent.cap import Cap
 from agent.conversation import Conversation
-from agent.models.base import ContextOverflowError, Model
+from agent.models.base import ContextOverflowError, Model, ReplyCutError
 from agent.models.replay import REPLAY_END
 from agent.running import Running, Session, Stopped, Toolbox
 from agent.state import HEAD, written
@@ -23,6 +24,9 @@ MAX_NUDGES = 2
 """Replies without a tool call, in a row, that are answered; one more ends the run."""
 LEAST_LEFT_OUT = 6
 """Messages that make a summary worth while: it may be long itself."""
+CUT = "cut"
+"""`Turn.stop` of a reply that was given up because the budget ended; its usage is an estimate where the provider had
+not told it yet."""
 SUBMIT = "submit"
 """The tool whose success ends a run."""
 NUDGE = "Your reply called no tool, so nothing happened. Go on with a tool call, or call submit if you are done."
@@ -39,20 +43,22 @@ def run_loop(
     prompts_hash: str,
     toolbox: Toolbox,
     clock: Callable[[], float] = time.time,
+    cap: Cap | None = None,
 ) -> Run:
     """One whole run, recorded step by step. Ctrl-C ends it with the reason `interrupted` and returns.
 
     Raises UsageError, before anything is recorded, for a limit in USD on a model whose price is unknown. An exception
     that nothing here is meant to answer is recorded as the reason and raised again. The caller closes the record.
     """
-    if config.budget.usd is not None and not model.priced():
+    in_usd = config.budget.usd is not None or (cap is not None and cap.limits.usd is not None)
+    if in_usd and not model.priced():
         raise UsageError(
             f"the price of {model.name} is unknown, so a limit in USD cannot be kept: limit tokens or steps"
         )
     started = RunStarted(
         at=clock(), run_id=record.run_id, config=config, prompts_hash=prompts_hash, messages=tuple(messages)
     )
-    loop = _loop(model, Folding(started), Conversation(), session, record, on_event, toolbox, clock)
+    loop = _loop(model, Folding(started), Conversation(), session, record, on_event, toolbox, clock, cap)
     loop.run.append(started)
     return loop.run.whole(loop.lead)
 
@@ -65,12 +71,13 @@ def resume_loop(
     *,
     toolbox: Toolbox,
     clock: Callable[[], float] = time.time,
+    cap: Cap | None = None,
 ) -> Run:
     """Go on with a run whose process ended before it finished: in the same record, no reply asked for twice, tool calls
     of which no result was recorded made again. `session` has been restored from the same events. Otherwise as
     `run_loop`."""
     events = list(record.events())
-    loop = _loop(model, folding(events), Conversation(events), session, record, on_event, toolbox, clock)
+    loop = _loop(model, folding(events), Conversation(events), session, record, on_event, toolbox, clock, cap)
     loop.run.append(RunResumed(at=clock()))
     return loop.run.whole(loop.lead)
 
@@ -84,6 +91,7 @@ def _loop(
     on_event: Callable[[Event], None],
     toolbox: Toolbox,
     clock: Callable[[], float],
+    cap: Cap | None,
 ) -> _Loop:
     strategy = strategies.make(state.config.strategy)
     run = Running(
@@ -96,6 +104,7 @@ def _loop(
         allowed=strategy.tools,
         grades_untested=strategy.grades_untested,
         clock=clock,
+        cap=cap,
     )
     return _Loop(model, strategy, run)
 
@@ -126,12 +135,19 @@ class _Loop:
             raise Stopped(f"budget: {dimension}")
         self.follow(self.strategy.next(self.run.state, self.run.talk))
         asked = self.run.clock()
-        turn = self.ask()
+        cut: ReplyCutError | None = None
+        try:
+            turn = self.ask()
+        except ReplyCutError as error:  # paid for, but not to be acted on
+            cut, usage = error, error.usage
+            turn = Turn(usage=usage, cost_usd=self.model.cost_usd(usage), waited_s=error.waited_s, stop=CUT)
         if turn.stop == REPLAY_END:
             raise Stopped("model_stopped")
         self.run.meter.add_turn(turn)
         step, now = self.run.meter.spend.steps, self.run.clock()
         self.run.append(ModelReplied(at=now, step=step, turn=turn, seconds=now - asked))
+        if cut is not None:
+            raise cut
         if not turn.tool_calls:
             return self.nudge()
         for call in turn.tool_calls:
@@ -152,12 +168,22 @@ class _Loop:
         if long and self.run.talk.since_reset >= LEAST_LEFT_OUT:
             self.reset("long")
         try:
-            return self.model.reply(self.run.talk.messages, self.run.schemas())
+            return self.request()
         except ContextOverflowError:
             if not self.run.talk.since_reset:
                 raise  # there is nothing to leave out
             self.reset("overflow")
-            return self.model.reply(self.run.talk.messages, self.run.schemas())
+            return self.request()
+
+    def request(self) -> Turn:
+        bounds = self.run.meter.request(self.run.talk.expected, self.model.cost_usd)
+        held_s = bounds.use.waited_s  # for other runs' requests
+        try:
+            turn = self.model.reply(self.run.talk.messages, self.run.schemas(), bounds)
+        except ReplyCutError as cut:
+            cut.waited_s += held_s
+            raise
+        return turn.model_copy(update={"waited_s": turn.waited_s + held_s}) if held_s else turn
 
     def reset(self, reason: Literal["long", "overflow", "strategy"], said: Say | None = None) -> None:
         head, topic = (said.text, said.topic) if said else (HEAD, "")

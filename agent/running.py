@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from agent.budget import TOOL_DIMENSIONS, Meter
+from agent.cap import Cap
 from agent.conversation import Conversation
 from agent.models.base import ModelError
-from harness.errors import HarnessError
+from harness.allowance import Allowance
+from harness.errors import BudgetEndedError, HarnessError
 from harness.types import Candidate, Evaluation
 from runs.attempts import Attempt, meets, target_met
 from runs.events import Event, RunConfig, RunFinished, RunStarted, ToolReturned
@@ -24,10 +26,16 @@ MAX_HARNESS_FAILURES = 3
 HARNESS_FAILED = (
     "The harness failed. This is not the candidate's fault and says nothing about it; you may repeat the call."
 )
+BUDGET_ENDED = (
+    "The run's budget ended during this call ({limit}), so it was broken off. That says nothing about the candidate."
+)
 
 
 class Session(Protocol):
     """What is asked here of the session that the tools act on."""
+
+    allowance: Allowance
+    """What the call that is under way may use."""
 
     def official(self, candidate: Candidate) -> Evaluation:
         """Evaluate on fresh seeds. Raises HarnessError."""
@@ -40,7 +48,8 @@ class Toolbox(Protocol):
     def schemas(self) -> list[dict[str, Any]]: ...
 
     def call(self, session: Any, name: str, arguments: str) -> ToolResult:
-        """A wrong call is a result that is not ok. Raises HarnessError."""
+        """A wrong call is a result that is not ok. Raises HarnessError, and BudgetEndedError when the session's
+        allowance is over."""
         ...
 
 
@@ -61,9 +70,11 @@ class Running:
         allowed: frozenset[str] | None = None,
         grades_untested: bool = False,
         clock: Callable[[], float] = time.time,
+        cap: Cap | None = None,
     ) -> None:
         """`state` and `talk` are those of the events in the record; `allowed` are the tools that may be called (None:
-        all); `grades_untested`: a candidate that was never evaluated is graded if there is no better."""
+        all); `grades_untested`: a candidate that was never evaluated is graded if there is no better; `cap` is shared
+        with other runs."""
         self.session = session
         self.record = record
         self.on_event = on_event
@@ -73,7 +84,7 @@ class Running:
         self.allowed = allowed
         self.grades_untested = grades_untested
         self.clock = clock
-        self.meter = Meter(state.config.budget, clock, state.spend)
+        self.meter = Meter(state.config.budget, clock, state.spend, cap)
         self._harness_failures = 0
 
     @property
@@ -113,15 +124,20 @@ class Running:
         if dimension := self.meter.over(TOOL_DIMENSIONS):
             raise Stopped(f"budget: {dimension}")
         started = self.clock()
-        failure: HarnessError | None = None
+        use = self.session.allowance = self.meter.call()
+        failure: HarnessError | BudgetEndedError | None = None
         try:
             if self.allowed is not None and call.name not in self.allowed:
                 result = ToolResult(ok=False, text=f"{call.name} is not available in this run.")
             else:
                 result = self.toolbox.call(self.session, call.name, call.arguments)
+        except BudgetEndedError as error:
+            text = BUDGET_ENDED.format(limit=error.limit)
+            failure, result = error, ToolResult(ok=False, text=text, device_s=use.device_s)
         except HarnessError as error:
-            failure, result = error, ToolResult(ok=False, text=f"{HARNESS_FAILED}\n{error}")
-        self.meter.add_device(result.device_s)
+            failure, result = error, ToolResult(ok=False, text=f"{HARNESS_FAILED}\n{error}", device_s=use.device_s)
+        waited_s = use.waited_s
+        self.meter.add_use(result.device_s, waited_s)
         if result.candidate:
             self.record.save_candidate(result.candidate)
         text, now = f"{result.text}\n\n{self.meter.remaining()}", self.clock()
@@ -136,6 +152,7 @@ class Running:
             evaluation=result.evaluation,
             data=result.data,
             device_s=result.device_s,
+            waited_s=waited_s,
         )
         self.append(event)
         self._stop_if_done(result, failure)
@@ -149,7 +166,9 @@ class Running:
         if best and speedup is not None and meets(best.measurement, speedup):
             raise Stopped("target_met")
 
-    def _stop_if_done(self, result: ToolResult, failure: HarnessError | None) -> None:
+    def _stop_if_done(self, result: ToolResult, failure: HarnessError | BudgetEndedError | None) -> None:
+        if isinstance(failure, BudgetEndedError):
+            raise failure
         if failure:
             self._harness_failures += 1
             if self._harness_failures == MAX_HARNESS_FAILURES:
@@ -160,12 +179,13 @@ class Running:
         self.stop_if_met(result.submitted)
 
     def _grade(self) -> Evaluation | None:
-        """The official evaluation: the run's own measurements chose the best candidate, so they cannot grade it."""
+        """The official evaluation: the run's own measurements chose the best candidate, so they cannot grade it. It
+        always takes place: no limit of the run's bounds it."""
         graded = self._graded(self.state.best)
         if graded is None:
             return None
         official = self.session.official(self.record.candidate(graded))
-        self.meter.add_device(official.device_s)
+        self.meter.add_use(official.device_s, official.waited_s)
         return official
 
     def _graded(self, best: Attempt | None) -> str | None:
@@ -184,7 +204,7 @@ class Running:
                 best=best,
                 official=official,
                 target_met=target_met(official, self.config.target),
-                spend=self.meter.spend,
+                spend=self.meter.close(),
             )
         )
 
@@ -194,6 +214,8 @@ def _reason(lead: Callable[[], None]) -> str:
         lead()
     except Stopped as stop:
         return str(stop)
+    except BudgetEndedError as ended:
+        return f"budget: {ended.limit}"
     except ModelError as error:
         return f"error: {error}"
     raise AssertionError("a run ends by Stopped")

@@ -50,8 +50,8 @@ class Nursery:
     """Owns the fork server and the scratch folder of one supervisor; makes rank sets."""
 
     def __init__(self, environment: Mapping[str, str], on_wait: Callable[[], None] = lambda: None) -> None:
-        """`environment` is what the fork server starts with: a forked rank can read it all its life. `on_wait` is called
-        while ranks are waited for; what it raises ends them."""
+        """`environment` is what the fork server starts with: a forked rank can read it all its life. `on_wait` is
+        called while ranks are waited for; what it raises ends them."""
         sweep_scratch()
         self.on_wait = on_wait
         self.scratch = _SCRATCH_ROOT / f"ringsmith-{os.getpid()}-{secrets.token_hex(3)}"

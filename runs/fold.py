@@ -20,7 +20,7 @@ from runs.events import (
     ToolReturned,
     UserMessage,
 )
-from runs.spend import add_device, add_turn, at_wall
+from runs.spend import add_turn, add_use, at_wall
 
 Status = Literal["running", "finished", "interrupted"]
 
@@ -61,7 +61,7 @@ class Folding:
         if isinstance(event, ModelReplied):
             self._spend = add_turn(self._spend, event.turn)
         elif isinstance(event, ToolReturned):
-            self._spend = add_device(self._spend, event.device_s)
+            self._spend = add_use(self._spend, event.device_s, event.waited_s)
             if attempt := _attempt(event, self._attempts):
                 self._attempts.append(attempt)
                 self._leader.add(attempt)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent import models, strategies
+from agent.cap import Cap
 from agent.conversation import Conversation
 from agent.loop import resume_loop, run_loop
 from agent.models.base import Model
@@ -35,8 +36,10 @@ def run_one(
     on_event: Callable[[Event], None],
     sandbox: Sandbox | None = None,
     model: Model | None = None,
+    cap: Cap | None = None,
 ) -> Run:
     """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open.
+    Runs in several threads may share a `cap`, each with a sandbox of its own.
 
     Raises UsageError or ProblemError for what cannot be (a name, the model, its price: before any process is started),
     HarnessError if the sandbox cannot be brought up. Once the loop runs, Ctrl-C and the harness's or the provider's
@@ -44,7 +47,7 @@ def run_one(
     """
     entry = find(config.problem, config.suite)
     case = select_case(entry, config.case)
-    model = _model(config, model)
+    model = _model(config, model, cap)
 
     with ExitStack() as stack:
         sandbox = sandbox or stack.enter_context(_sandbox(config))
@@ -77,6 +80,7 @@ def run_one(
             on_event,
             prompts_hash=prompts_hash,
             toolbox=catalogue,
+            cap=cap,
         )
 
 
@@ -86,6 +90,7 @@ def resume_one(
     on_event: Callable[[Event], None],
     sandbox: Sandbox | None = None,
     model: Model | None = None,
+    cap: Cap | None = None,
 ) -> Run:
     """Go on with a run whose process was killed, interrupted or failed: same record, same budget, nothing paid twice.
     `on_event` gets what happened so far first.
@@ -98,7 +103,7 @@ def resume_one(
     if run.reason is not None and run.reason != "interrupted" and not run.reason.startswith("error:"):
         raise UsageError(f"run {record.run_id} has ended ({run.reason}): there is nothing to go on with")
     config = run.config
-    model = _model(config, model)
+    model = _model(config, model, cap)
     events = list(record.events())
     if isinstance(model, Replay):
         model.skip(Conversation(events).replies)
@@ -117,10 +122,10 @@ def resume_one(
                     BuildReport.model_validate(build) if build else None,
                     [e for e in (event.evaluation, Evaluation.model_validate(other) if other else None) if e],
                 )
-        return resume_loop(model, session, record, on_event, toolbox=catalogue)
+        return resume_loop(model, session, record, on_event, toolbox=catalogue, cap=cap)
 
 
-def _model(config: RunConfig, model: Model | None) -> Model:
+def _model(config: RunConfig, model: Model | None, cap: Cap | None) -> Model:
     """Raises UsageError for what this machine or the model cannot do, before any process is started."""
     require_page(config.backend)
     strategies.make(config.strategy)
@@ -128,7 +133,8 @@ def _model(config: RunConfig, model: Model | None) -> Model:
     if config.backend is Backend.parallelkittens and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
     model = model or models.make(config.model)
-    if config.budget.usd is not None and not model.priced():
+    in_usd = config.budget.usd is not None or (cap is not None and cap.limits.usd is not None)
+    if in_usd and not model.priced():
         raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
     return model
 

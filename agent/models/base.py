@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from harness.errors import RingsmithError
-from runs.messages import Message, Turn
+from agent.models.bounds import Bounds
+from harness.errors import BudgetEndedError, RingsmithError
+from runs.messages import Message, Turn, Usage
 
 
 class ModelError(RingsmithError):
@@ -17,6 +18,15 @@ class ContextOverflowError(ModelError):
     """The conversation is longer than the model's context. A shorter one may succeed, the same one never will."""
 
 
+class ReplyCutError(BudgetEndedError):
+    """A limit was reached while the reply was being written; the request has been given up. What it has used so far is
+    paid for."""
+
+    def __init__(self, limit: str, usage: Usage, waited_s: float) -> None:
+        super().__init__(limit)
+        self.usage, self.waited_s = usage, waited_s
+
+
 class Model(Protocol):
     name: str
 
@@ -24,6 +34,11 @@ class Model(Protocol):
         """Whether every reply will carry its cost, so that a limit in USD can be kept."""
         ...
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
-        """One reply to the conversation. `tools` are schemas: name, description, parameters. Raises ModelError."""
+    def cost_usd(self, usage: Usage) -> float | None:
+        """What a reply of this usage costs; None if the price is unknown."""
+        ...
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        """One reply to the conversation. `tools` are schemas: name, description, parameters. Raises ModelError, and
+        ReplyCutError when what `bounds` allows is over."""
         ...

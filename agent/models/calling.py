@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import queue
 import random
 import re
 import threading
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from agent.models.base import ContextOverflowError, ModelError
+from agent.models.base import ContextOverflowError, ModelError, ReplyCutError
+from agent.models.bounds import Bounds
 from runs.messages import Turn
 
 ATTEMPTS = 10
@@ -25,6 +27,8 @@ MAX_ADVISED_S = 600.0
 """A provider that asks for a longer pause (a used-up daily quota) has failed for good."""
 SILENCE_S = 900.0
 """Longest wait for the next byte of a reply; reasoning models think for minutes without a word."""
+_LOOK_S = 0.1
+"""How often it is looked whether a limit is reached."""
 MAX_REPLY_S = 3600.0
 """Longest streamed reply: a server that only keeps the connection alive never falls silent."""
 
@@ -196,36 +200,50 @@ class Caller:
         self._sleep = sleep
         self._clock = clock
 
-    def __call__(self, request: Callable[[], Turn]) -> Turn:
-        """What `request` returns, with `waited_s` filled in. Raises ModelError."""
+    def __call__(self, request: Callable[[], Turn], bounds: Bounds | None = None) -> Turn:
+        """What `request` returns, with `waited_s` filled in. Raises ModelError.
+
+        With `bounds` an attempt that is under way when a limit is reached is given up: ReplyCutError says what it had
+        used. Pauses between attempts are not cut, as they are no working time; nor is a failed attempt, which was
+        waiting too, as it turned out."""
         import tenacity
 
+        bounds = bounds or Bounds()
         began = asked = self._clock()
 
         def attempt() -> Turn:
             nonlocal asked
-            self._gate.enter()
+            with bounds.use.waiting():
+                self._gate.enter()
             succeeded = limited = False
+            bounds.begin()
             try:
                 asked = self._clock()
-                turn = request()
+                turn = _within(bounds, request)
                 succeeded = True
                 return turn
             except Exception as error:
                 limited = self._decide(error).limited
+                bounds.use.add_wait(self._clock() - asked)
                 raise
             finally:
                 self._gate.leave(succeeded=succeeded, limited=limited)
+
+        def pause(seconds: float) -> None:
+            with bounds.use.waiting():
+                self._sleep(seconds)
 
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             retry=tenacity.retry_if_exception(lambda error: self._decide(error).retry),
             wait=self._wait,
-            sleep=self._sleep,
+            sleep=pause,
             reraise=True,
         )
         try:
             turn = retrying(attempt)
+        except _GivenUpError as given_up:
+            raise ReplyCutError(str(given_up), bounds.used(), asked - began) from None
         except Exception as error:
             kind = ContextOverflowError if self._decide(error).overflow else ModelError
             raise kind(f"{self._name}: {one_line(error)}") from None
@@ -242,10 +260,52 @@ class Caller:
         return min(MAX_BACKOFF_S, 2.0**state.attempt_number) * random.uniform(0.5, 1.0)
 
 
-def bounded(events: Iterable[Any], clock: Callable[[], float] = time.monotonic) -> Iterator[Any]:
-    """A stream's events, for an hour at most."""
+class _GivenUpError(Exception):
+    """Its text is the limit that was reached."""
+
+
+def _within(bounds: Bounds, request: Callable[[], Turn]) -> Turn:
+    """The request's result, or _GivenUpError at once when a limit is reached, even if the provider is silent: a thread
+    waits for it, which is then left to itself and hangs up at the next byte (see `bounded`)."""
+    if not bounds.use.bounded:
+        return request()
+    results: queue.SimpleQueue[tuple[Turn | None, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            results.put((request(), None))
+        except BaseException as error:
+            results.put((None, error))
+
+    # Not of a pool: its threads would be waited for when the process ends.
+    threading.Thread(target=work, daemon=True, name="model request").start()
+    while True:
+        try:
+            turn, error = results.get(timeout=_LOOK_S)
+        except queue.Empty:
+            if (limit := bounds.use.over()) is not None:
+                raise _GivenUpError(limit) from None
+            continue
+        if turn is None:
+            assert error is not None
+            raise error
+        return turn
+
+
+def bounded(
+    events: Iterable[Any],
+    clock: Callable[[], float] = time.monotonic,
+    bounds: Bounds | None = None,
+    written: Callable[[Any], str] = lambda event: "",
+) -> Iterator[Any]:
+    """A stream's events, for an hour at most, and none once the request has been given up. `written` is what an event
+    adds to the reply, thoughts and calls included."""
     deadline = clock() + MAX_REPLY_S
+    bounds = bounds or Bounds()
     for event in events:
+        if bounds.cut:
+            raise StreamError("given up")
+        bounds.written += len(written(event))
         yield event
         if clock() > deadline:
             raise StreamError(f"the reply had not ended after {MAX_REPLY_S:.0f} s", 504)

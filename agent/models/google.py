@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent import prices
+from agent.models.bounds import Bounds
 from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
@@ -63,11 +64,17 @@ class Google:
     def priced(self) -> bool:
         return prices.known("google", self._model)
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
-        contents, config = _contents(messages), self._config(messages, tools)
-        return self._call(lambda: self._turn(self._ask(contents, config)))
+    def cost_usd(self, usage: Usage) -> float | None:
+        return prices.cost_usd("google", self._model, usage)
 
-    def _config(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> types.GenerateContentConfig:
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        bounds = bounds or Bounds()
+        contents, config = _contents(messages), self._config(messages, tools, bounds)
+        return self._call(lambda: self._turn(self._ask(contents, config, bounds)), bounds)
+
+    def _config(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds
+    ) -> types.GenerateContentConfig:
         from google.genai import types
 
         declared = [
@@ -80,19 +87,24 @@ class Google:
             system_instruction="\n\n".join(m.text for m in messages if m.role == "system") or None,
             tools=[types.Tool(function_declarations=declared)] if declared else None,
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+            max_output_tokens=bounds.most(65_536),
             thinking_config=types.ThinkingConfig(thinking_level=self._thinking) if self._thinking else None,
         )
 
-    def _ask(self, contents: list[types.ContentUnion], config: types.GenerateContentConfig) -> dict[str, Any]:
+    def _ask(
+        self, contents: list[types.ContentUnion], config: types.GenerateContentConfig, bounds: Bounds
+    ) -> dict[str, Any]:
         """One response, put together from its stream."""
         from google.genai import errors
 
         chunks = []
         try:
             stream = self._client.models.generate_content_stream(model=self._model, contents=contents, config=config)
-            for chunk in bounded(stream, self._clock):
+            for chunk in bounded(stream, self._clock, bounds):
                 sent = chunk.model_dump(mode="json", by_alias=True, exclude_none=True)
                 chunks.append(plain({key: value for key, value in sent.items() if key not in _NOT_THE_SERVERS}))
+                if usage := chunks[-1].get("usageMetadata"):  # every chunk's, of all so far
+                    bounds.said = _usage(usage)
                 if text := _text(_parts(chunks[-1])):
                     self._on_text(text)
         except errors.APIError as error:
@@ -123,7 +135,7 @@ class Google:
                 for made in calls
             ),
             usage=usage,
-            cost_usd=prices.cost_usd("google", self._model, usage),
+            cost_usd=self.cost_usd(usage),
             stop=stop,
             opaque={_PARTS: parts} if parts else {},
             raw=response,

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from agent.models.bounds import Bounds
 from harness.errors import UsageError
 from harness.types import Frozen
 from runs.events import ModelReplied
@@ -42,7 +43,10 @@ class Replay:
         """Leave out what a run that is resumed has heard already."""
         self._next = min(replies, len(self._turns))
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+    def cost_usd(self, usage: Usage) -> float | None:
+        return 0.0
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
         if self._next == len(self._turns):
             return Turn(stop=REPLAY_END, cost_usd=0.0)
         self._next += 1

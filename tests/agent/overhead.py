@@ -31,7 +31,10 @@ class Model:
     def priced(self) -> bool:
         return True
 
-    def reply(self, messages, tools) -> Turn:
+    def cost_usd(self, usage) -> float:
+        return 0.0
+
+    def reply(self, messages, tools, bounds) -> Turn:
         self.asked_at.append(time.perf_counter())
         number = len(self.asked_at)
         return say(write(f"{number} {TEXT}")) if number <= STEPS else Turn(stop=REPLAY_END)

@@ -11,6 +11,7 @@ import pytest
 
 from agent.loop import run_loop
 from agent.models.base import ModelError
+from agent.models.bounds import Bounds
 from agent.models.replay import REPLAY_END
 from harness.errors import HarnessError, UsageError
 from harness.types import Candidate, Evaluation, Verdict
@@ -56,11 +57,16 @@ class Scripted:
     name: str = "scripted"
     known_price: bool = True
     seen: list[list[Message]] = field(default_factory=list)
+    bounds: list[Bounds | None] = field(default_factory=list)
 
     def priced(self) -> bool:
         return self.known_price
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+    def cost_usd(self, usage: Usage) -> float:
+        return (usage.input_tokens + usage.output_tokens) * 1e-6
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        self.bounds.append(bounds)
         assert {tool["name"] for tool in tools} == {"write", "bench", "submit"}
         self.seen.append(list(messages))
         turn = self.turns.pop(0) if self.turns else Turn(stop=REPLAY_END)
@@ -278,7 +284,7 @@ def test_the_end_of_a_replay_is_not_a_step(play: Play) -> None:
     ("budget", "reason", "steps", "calls"),
     [
         (Budget(steps=2), "budget: steps", 2, 4),  # the last reply's calls are still made
-        (Budget(tokens=150), "budget: tokens", 2, 4),
+        (Budget(tokens=2350), "budget: tokens", 2, 4),
         (Budget(usd=0.05), "budget: usd", 1, 2),
         (Budget(device_s=2.0), "budget: device_s", 1, 2),
         (Budget(device_s=3.0), "budget: device_s", 2, 4),

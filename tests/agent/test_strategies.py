@@ -98,7 +98,7 @@ def test_the_plain_loop_says_nothing(tmp_path):
 class Offered(Scripted):
     """Keeps the names of the tools that it was offered."""
 
-    def reply(self, messages, tools):
+    def reply(self, messages, tools, bounds):
         self.seen.append([tool["name"] for tool in tools])
         return self.turns.pop(0)
 
