@@ -41,30 +41,29 @@ def solution(tensor):
     return tensor
 """
 HOLDER = """
-import os, pathlib, time
+import pathlib, sys, time
 from harness import lease
-lease.FOLDER = pathlib.Path(os.environ["LEASE_FOLDER"])
+lease.FOLDER = pathlib.Path(sys.argv[1])
 with lease.Lease("cpu", [0]).hold():
     print("held", flush=True)
     time.sleep(500)
 """
 
 
+# So long that it is not them that end a call.
+LIMITS = Limits(load_s=60, first_call_s=60, call_s=60)
+
+
 @pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    patch.setattr(lease, "FOLDER", tmp_path_factory.mktemp("leases") / "leases")
-    patch.setenv("LEASE_FOLDER", str(lease.FOLDER))
-    with Sandbox("cpu", 2, Limits(load_s=60, first_call_s=60, call_s=60)) as box:
+def sandbox():
+    with Sandbox("cpu", 2, LIMITS) as box:
         yield box
-    patch.undo()
 
 
 def request(source: str, **changes) -> Request:
     candidate = Candidate(source=source, backend=Backend.cpp)
     settings = {"case": "tiny", "platform": "cpu", "world_size": 2, "dtype": "float32", "timing": False, "trials": 2}
-    limits = Limits(load_s=60, first_call_s=60, call_s=60)
-    return Request(candidate=candidate, problem=1, limits=limits, **(settings | changes))
+    return Request(candidate=candidate, problem=1, limits=LIMITS, **(settings | changes))
 
 
 class AfterCall(Allowance):
@@ -163,7 +162,9 @@ def test_every_moment(sandbox):
 @pytest.fixture
 def holder():
     """Another process that has the lease."""
-    process = subprocess.Popen([sys.executable, "-c", HOLDER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(lease.FOLDER)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
