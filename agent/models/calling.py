@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import queue
 import random
 import re
 import threading
@@ -17,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from agent.models.base import ContextOverflowError, ModelError, ReplyCutError
-from agent.models.bounds import Bounds
+from agent.models.bounds import Bounds, GivenUpError, within
 from runs.messages import Turn
 
 ATTEMPTS = 10
@@ -27,8 +26,6 @@ MAX_ADVISED_S = 600.0
 """A provider that asks for a longer pause (a used-up daily quota) has failed for good."""
 SILENCE_S = 900.0
 """Longest wait for the next byte of a reply; reasoning models think for minutes without a word."""
-_LOOK_S = 0.1
-"""How often it is looked whether a limit is reached."""
 MAX_REPLY_S = 3600.0
 """Longest streamed reply: a server that only keeps the connection alive never falls silent."""
 
@@ -219,7 +216,7 @@ class Caller:
             bounds.begin()
             try:
                 asked = self._clock()
-                turn = _within(bounds, request)
+                turn = within(bounds, request)
                 succeeded = True
                 return turn
             except Exception as error:
@@ -242,7 +239,7 @@ class Caller:
         )
         try:
             turn = retrying(attempt)
-        except _GivenUpError as given_up:
+        except GivenUpError as given_up:
             raise ReplyCutError(str(given_up), bounds.used(), asked - began) from None
         except Exception as error:
             kind = ContextOverflowError if self._decide(error).overflow else ModelError
@@ -260,38 +257,6 @@ class Caller:
         return min(MAX_BACKOFF_S, 2.0**state.attempt_number) * random.uniform(0.5, 1.0)
 
 
-class _GivenUpError(Exception):
-    """Its text is the limit that was reached."""
-
-
-def _within(bounds: Bounds, request: Callable[[], Turn]) -> Turn:
-    """The request's result, or _GivenUpError at once when a limit is reached, even if the provider is silent: a thread
-    waits for it, which is then left to itself and hangs up at the next byte (see `bounded`)."""
-    if not bounds.use.bounded:
-        return request()
-    results: queue.SimpleQueue[tuple[Turn | None, BaseException | None]] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            results.put((request(), None))
-        except BaseException as error:
-            results.put((None, error))
-
-    # Not of a pool: its threads would be waited for when the process ends.
-    threading.Thread(target=work, daemon=True, name="model request").start()
-    while True:
-        try:
-            turn, error = results.get(timeout=_LOOK_S)
-        except queue.Empty:
-            if (limit := bounds.use.over()) is not None:
-                raise _GivenUpError(limit) from None
-            continue
-        if turn is None:
-            assert error is not None
-            raise error
-        return turn
-
-
 def bounded(
     events: Iterable[Any],
     clock: Callable[[], float] = time.monotonic,
@@ -302,6 +267,7 @@ def bounded(
     adds to the reply, thoughts and calls included."""
     deadline = clock() + MAX_REPLY_S
     bounds = bounds or Bounds()
+    bounds.stream = events
     for event in events:
         if bounds.cut:
             raise StreamError("given up")

@@ -71,6 +71,11 @@ def make(provider: str, server: Server, name: str = "", **options: Any) -> Model
     return {"anthropic": Anthropic, "google": Google}[provider](name, base_url=server.address, **options)
 
 
+ENDED = threading.Thread()
+ENDED.start()
+ENDED.join()
+
+
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
@@ -96,9 +101,13 @@ def test_a_reply_that_is_being_written_is_given_up(server: Server, provider: str
         arrived = provider == "litellm" or bounds.written or (bounds.said and bounds.said.output_tokens == 50)
         return "wall_s" if server.requests and arrived else None
 
-    bounds = Bounds(None, Allowance(over), EXPECTED)
+    bounds, before = Bounds(None, Allowance(over), EXPECTED), set(threading.enumerate())
     with pytest.raises(ReplyCutError) as cut:
         model.reply(HELLO, TOOLS, bounds)
+    if provider in ("openai", "anthropic"):
+        thread = asking(before)
+        thread.join(30)
+        assert not thread.is_alive(), "it has hung up, although the server is silent and does not"
     assert (cut.value.limit, cut.value.usage) == ("wall_s", USED[provider])
     assert cut.value.waited_s < 60 and len(server.requests) == 1, "not asked again"
 
@@ -118,10 +127,16 @@ def test_one_that_goes_on_is_hung_up_on(server: Server) -> None:
     model, others = make("openai", server, on_text=seen.append), set(threading.enumerate())
     with pytest.raises(ReplyCutError):
         model.reply(HELLO, TOOLS, Bounds(None, Allowance(lambda: "sweep wall_s" if seen else None)))
-    (thread,) = [t for t in threading.enumerate() if t.name == "model request" and t not in others]
+    thread = asking(others)
     go.set()
     thread.join(30)
     assert not thread.is_alive() and seen == ["a"]
+
+
+def asking(before: set[threading.Thread]) -> threading.Thread:
+    """The thread that was started since then, or one that has ended."""
+    started = [t for t in threading.enumerate() if t.name == "model request" and t not in before]
+    return started[0] if started else ENDED
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
