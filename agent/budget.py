@@ -25,16 +25,19 @@ class Meter:
     def __init__(
         self, budget: Budget, clock: Callable[[], float], spent: Spend | None = None, cap: Cap | None = None
     ) -> None:
-        """`spent`: what a run that is resumed has used before. `cap`: what it shares with other runs; only what it
-        uses from now on counts there."""
+        """`spent`: what a run that is resumed has used before. `cap`: what it shares with other runs (see `join`)."""
         self._budget = budget
         self._clock = clock
-        before = spent or Spend()
+        self._before = before = spent or Spend()
         self._now: tuple[Spend, Allowance | None] = before, None
         """Without the call that is under way, and that call. One tuple, because other runs read it at any time."""
         self._started = clock() - before.wall_s - before.waited_s
         self._cap = cap or Cap()
-        self._cap.join(self, lambda: since(self.spend, before))
+
+    def join(self) -> None:
+        """From now until `close` what the run uses counts under the cap, while it uses it; what it used before does
+        not."""
+        self._cap.join(self, lambda: since(self.spend, self._before))
 
     def add_turn(self, turn: Turn) -> None:
         """The request is over."""

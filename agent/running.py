@@ -102,6 +102,7 @@ class Running:
     def whole(self, lead: Callable[[], None]) -> Run:
         """Let `lead` act until it raises Stopped, then grade. Whatever happens, the record gets its end."""
         reason, official = "interrupted", None
+        self.meter.join()
         try:
             reason = _reason(lead)
             official = self._grade()

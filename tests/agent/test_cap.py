@@ -128,9 +128,14 @@ class Clock:
         return self.now
 
 
+def joined(meter: Meter) -> Meter:
+    meter.join()
+    return meter
+
+
 def test_working_time_counts_while_it_passes_and_no_longer_than_the_run() -> None:
     clock, cap = Clock(), Cap(wall_s=100.0, spent=Spend(wall_s=10.0))
-    one, other = (Meter(Budget(), clock, cap=cap) for _ in range(2))
+    one, other = (joined(Meter(Budget(), clock, cap=cap)) for _ in range(2))
     use = one.call()
     clock.now += 40.0
     assert cap.spend.wall_s == 90.0 and use.over() is None
@@ -145,13 +150,13 @@ def test_working_time_counts_while_it_passes_and_no_longer_than_the_run() -> Non
 
 def test_only_what_a_resumed_run_adds_counts() -> None:
     clock, cap = Clock(), Cap(tokens=1000, spent=Spend(tokens=500))
-    meter = Meter(Budget(), clock, Spend(tokens=400, steps=2, usd_known=False), cap)
+    meter = joined(Meter(Budget(), clock, Spend(tokens=400, steps=2, usd_known=False), cap))
     meter.add_turn(Turn(usage=Usage(input_tokens=40), cost_usd=0.5))
     assert (cap.spend.tokens, cap.spend.usd, cap.spend.usd_known, meter.spend.tokens) == (540, 0.5, True, 440)
 
 
 def test_a_reply_without_its_price_exhausts_it() -> None:
-    meter = Meter(Budget(), Clock(), cap=Cap(usd=1.0))
+    meter = joined(Meter(Budget(), Clock(), cap=Cap(usd=1.0)))
     meter.add_turn(Turn(cost_usd=None))
     assert meter.over() == "sweep usd"
 
