@@ -1,51 +1,103 @@
-"""Counts what a run uses against its limits."""
+"""Counts what a run uses against its limits, and says what its next request or call may use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from agent.cap import Cap, Estimate, exhausted
+from agent.models.bounds import LEAST_OUTPUT, Bounds
+from harness.allowance import Allowance
+from harness.errors import BudgetEndedError
 from runs.events import Budget, Spend
-from runs.messages import Turn
-from runs.spend import add_call, add_device, add_turn, at_wall
+from runs.messages import Turn, Usage
+from runs.spend import add_call, add_turn, add_use, at_wall, since
 
 DIMENSIONS = ("steps", "tokens", "usd", "wall_s", "device_s")
 TOOL_DIMENSIONS = ("wall_s", "device_s")
 """What a tool call uses. A reply that used up steps, tokens or USD is paid for, so its calls are still worth making."""
+REQUEST_DIMENSIONS = ("wall_s",)
+"""What cuts a request that is under way: the rest has been looked at before it."""
 
 
 class Meter:
     """Starts the clock when it is made. `clock` gives seconds."""
 
-    def __init__(self, budget: Budget, clock: Callable[[], float], spent: Spend | None = None) -> None:
-        """`spent`: what a run that is resumed has used before."""
+    def __init__(
+        self, budget: Budget, clock: Callable[[], float], spent: Spend | None = None, cap: Cap | None = None
+    ) -> None:
+        """`spent`: what a run that is resumed has used before. `cap`: what it shares with other runs (see `join`)."""
         self._budget = budget
         self._clock = clock
-        self._spend = spent or Spend()
-        self._started = clock() - self._spend.wall_s - self._spend.waited_s
+        self._before = before = spent or Spend()
+        self._now: tuple[Spend, Allowance | None] = before, None
+        """Without the call that is under way, and that call. One tuple, because other runs read it at any time."""
+        self._started = clock() - before.wall_s - before.waited_s
+        self._cap = cap or Cap()
+
+    def join(self) -> None:
+        """From now until `close` what the run uses counts under the cap, while it uses it; what it used before does
+        not."""
+        self._cap.join(self, lambda: since(self.spend, self._before))
 
     def add_turn(self, turn: Turn) -> None:
-        self._spend = add_turn(self._spend, turn)
+        """The request is over."""
+        self._now = add_turn(self._now[0], turn), None
+        self._cap.release(self)
 
     def add_call(self) -> None:
         """A step of an agent that comes from outside."""
-        self._spend = add_call(self._spend)
+        self._now = add_call(self._now[0]), self._now[1]
 
     def leave_out(self, seconds: float) -> None:
         """Time that just passed and does not count: the run was paused."""
         self._started += seconds
 
-    def add_device(self, device_s: float) -> None:
-        """Seconds x devices under lease."""
-        self._spend = add_device(self._spend, device_s)
+    def add_use(self, device_s: float, waited_s: float = 0.0) -> None:
+        """The call is over: seconds x devices under lease, and seconds of waiting for them."""
+        self._now = add_use(self._now[0], device_s, waited_s), None
+
+    def close(self) -> Spend:
+        """The run is over: what it has used; other runs share what is left."""
+        spend = self.spend
+        self._cap.leave(self)
+        return spend
 
     @property
     def spend(self) -> Spend:
-        """With the working time until now."""
-        return at_wall(self._spend, self._clock() - self._started)
+        """With the working time until now, and what the call under way has used."""
+        spend, use = self._now
+        if use is not None:
+            spend = add_use(spend, use.device_s, use.waited_s)
+        return at_wall(spend, self._clock() - self._started)
 
     def over(self, dimensions: tuple[str, ...] = DIMENSIONS) -> str | None:
-        """The first exhausted dimension, or None. A USD limit is exhausted too when a reply came without its price."""
-        return exceeded(self._budget, self.spend, dimensions)
+        """The first exhausted limit, or None: a dimension, or `sweep ` and one of the cap's."""
+        if dimension := exhausted(self._budget, self.spend, dimensions):
+            return dimension
+        dimension = self._cap.over(dimensions)
+        return f"sweep {dimension}" if dimension else None
+
+    def call(self) -> Allowance:
+        """A tool call begins."""
+        return self._begin(TOOL_DIMENSIONS)
+
+    def request(self, expected: Usage, cost_usd: Callable[[Usage], float | None]) -> Bounds:
+        """A request begins. `expected` is its input as far as is known, `cost_usd` the price of a usage. May wait for
+        other runs' requests (see `Cap.hold`), which `Bounds.use` counts.
+
+        Raises BudgetEndedError if the input and a minimal reply do not fit into what is left."""
+        use = self._begin(REQUEST_DIMENSIONS)
+        estimate = self._estimate(expected, cost_usd)
+        spend = self._now[0]
+        limits = {name: getattr(self._budget, name) for name in ("tokens", "usd")}
+        left = {name: limit - getattr(spend, name) for name, limit in limits.items() if limit is not None}
+        fit, dimension = estimate.fitting(left)
+        if fit < LEAST_OUTPUT:
+            raise BudgetEndedError(dimension)
+        fit, dimension = self._cap.hold(self, estimate, fit, use)
+        if fit < LEAST_OUTPUT:
+            raise BudgetEndedError(f"sweep {dimension}")
+        return Bounds(None if fit == float("inf") else int(fit), use, expected)
 
     def remaining(self, share: Budget | None = None, before: Spend | None = None) -> str:
         """One line for the model: what is left of every limit that there is. `share`: of a lane's limits instead,
@@ -59,16 +111,19 @@ class Meter:
                 parts.append(_LEFT[dimension].format(left=left, limit=limit - getattr(before, dimension)))
         return f"Budget left: {', '.join(parts) or 'no limit'}."
 
+    def _begin(self, dimensions: tuple[str, ...]) -> Allowance:
+        limits = (self._budget, self._cap.limits)
+        limited = any(getattr(limit, name) is not None for limit in limits for name in dimensions)
+        use = Allowance((lambda: self.over(dimensions)) if limited else None)
+        self._now = self._now[0], use
+        return use
 
-def exceeded(budget: Budget, spend: Spend, dimensions: tuple[str, ...] = DIMENSIONS) -> str | None:
-    """As `Meter.over`."""
-    for dimension in dimensions:
-        limit = getattr(budget, dimension)
-        if limit is not None and getattr(spend, dimension) >= limit:
-            return dimension
-        if dimension == "usd" and limit is not None and not spend.usd_known:
-            return dimension
-    return None
+    def _estimate(self, expected: Usage, cost_usd: Callable[[Usage], float | None]) -> Estimate:
+        if self._budget.usd is None and self._cap.limits.usd is None:
+            return Estimate(expected)
+        input_usd = cost_usd(expected) or 0.0
+        thousand = cost_usd(expected.model_copy(update={"output_tokens": 1000})) or 0.0
+        return Estimate(expected, input_usd, (thousand - input_usd) / 1000)
 
 
 _LEFT = {

@@ -6,7 +6,9 @@ Live and after a restart it is the same: every event is added once, in order.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
+from agent.models.bounds import tokens_of
 from agent.shortening import characters, shortened
 from runs.events import (
     AgentCalled,
@@ -20,7 +22,7 @@ from runs.events import (
     ToolReturned,
     UserMessage,
 )
-from runs.messages import Message, ToolCall, Turn
+from runs.messages import Message, ToolCall, Turn, Usage
 
 
 class Conversation:
@@ -118,6 +120,23 @@ class Conversation:
     def pending(self) -> tuple[ToolCall, ...]:
         """Calls of the last reply of which no result is known."""
         return self.turn.tool_calls[len(self.returned) :] if self.turn else ()
+
+    @property
+    def expected(self) -> Usage:
+        """An estimate of the next request's input: the last one's, its reply and what followed it; of that, as large a
+        share from the cache as last time."""
+        new = list(takewhile(lambda message: message.role != "assistant", reversed(self.messages)))
+        tokens = tokens_of(characters(new))
+        last = self.turn.usage if self.turn is not None and len(new) < len(self.messages) else None
+        if last is None or not last.input_tokens:
+            return Usage(input_tokens=tokens)
+        tokens += last.input_tokens + last.output_tokens - last.reasoning_tokens
+        grown = tokens / last.input_tokens
+        return Usage(
+            input_tokens=tokens,
+            cached_tokens=int(last.cached_tokens * grown),
+            cache_write_tokens=int(last.cache_write_tokens * grown),
+        )
 
     @property
     def unanswered(self) -> bool:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from agent import judge, prices, strategies
+from agent.cap import Cap
 from agent.conversation import Conversation
-from agent.models.base import ContextOverflowError, Model
+from agent.models.base import ContextOverflowError, Model, ReplyCutError
+from agent.models.bounds import tokens_of
 from agent.models.replay import REPLAY_END
 from agent.running import Ended, Running, Session, Stopped, Toolbox
-from agent.shortening import KEPT_STEPS, LEAST_GAIN
+from agent.shortening import KEPT_STEPS, LEAST_GAIN, characters
 from agent.state import HEAD, branched, written
 from agent.strategies.base import Begin, Judge, Restart, Say, Step, Stop, Strategy
 from harness.errors import UsageError
@@ -26,7 +28,7 @@ from runs.events import (
     UserMessage,
 )
 from runs.fold import Folding, Run, folding
-from runs.messages import Message, Turn
+from runs.messages import Message, Turn, Usage
 from runs.record import Record
 from runs.requests import last_request
 
@@ -34,6 +36,9 @@ MAX_NUDGES = 2
 """Replies without a tool call, in a row, that are answered; one more ends the lane, and most runs have one."""
 LEAST_LEFT_OUT = 6
 """Messages that make a summary worth while: it may be long itself."""
+CUT = "cut"
+"""`Turn.stop` of a reply that was given up because the budget ended; its usage is an estimate where the provider had
+not told it yet."""
 NUDGE = "Your reply called no tool, so nothing happened. Go on with a tool call, or call submit if you are done."
 
 
@@ -48,13 +53,15 @@ def run_loop(
     prompts_hash: str,
     toolbox: Toolbox,
     clock: Callable[[], float] = time.time,
+    cap: Cap | None = None,
 ) -> Run:
     """One whole run, recorded step by step. Ctrl-C ends it with the reason `interrupted` and returns.
 
     Raises UsageError, before anything is recorded, for a limit in USD on a model whose price is unknown. An exception
     that nothing here is meant to answer is recorded as the reason and raised again. The caller closes the record.
     """
-    if config.budget.usd is not None and not model.priced():
+    in_usd = config.budget.usd is not None or (cap is not None and cap.limits.usd is not None)
+    if in_usd and not model.priced():
         raise UsageError(
             f"the price of {model.name} is unknown, so a limit in USD cannot be kept: limit tokens or steps"
         )
@@ -66,7 +73,7 @@ def run_loop(
         messages=tuple(messages),
         prices=prices.charged(model.name),
     )
-    loop = _loop(model, Folding(started), Conversation(), session, record, on_event, toolbox, clock)
+    loop = _loop(model, Folding(started), Conversation(), session, record, on_event, toolbox, clock, cap)
     loop.run.append(started)
     return loop.run.whole(loop.lead)
 
@@ -79,13 +86,14 @@ def resume_loop(
     *,
     toolbox: Toolbox,
     clock: Callable[[], float] = time.time,
+    cap: Cap | None = None,
 ) -> Run:
     """Go on with a run whose process ended before it finished: in the same record, no reply asked for twice, tool calls
     of which no result was recorded made again. `session` has been restored from the same events. Otherwise as
     `run_loop`."""
     events = list(record.events())
     state, talk = folding(events), Conversation(events)
-    loop = _loop(model, state, talk, session, record, on_event, toolbox, clock, last_request(events))
+    loop = _loop(model, state, talk, session, record, on_event, toolbox, clock, cap, last_request(events))
     now = prices.charged(model.name)
     changed = bool(state.prices) and now != state.prices[-1]
     loop.run.append(RunResumed(at=clock(), prices=now if changed else None))
@@ -101,6 +109,7 @@ def _loop(
     on_event: Callable[[Event], None],
     toolbox: Toolbox,
     clock: Callable[[], float],
+    cap: Cap | None,
     request: dict[str, Any] | None = None,
 ) -> _Loop:
     strategy = strategies.make(state.config.strategy)
@@ -116,6 +125,7 @@ def _loop(
         share=strategy.share,
         request=request,
         clock=clock,
+        cap=cap,
     )
     return _Loop(model, strategy, run)
 
@@ -168,7 +178,9 @@ class _Loop:
                 raise Stopped(said.reason)
             case Judge():
                 asked_at, asked = self.run.clock(), judge.question(self.run.state, self.run.talk, self.run.record)
-                self.run.heard(self.model.reply(asked, ()), asked_at, "judge", asked)
+                of: dict[str, Any] = {"purpose": "judge", "asked": asked}
+                expected = Usage(input_tokens=tokens_of(characters(asked)))
+                self.run.heard(self.request(asked, (), expected, asked_at, **of), asked_at, **of)
             case Begin():
                 self.begin(said)
             case Restart():
@@ -198,12 +210,32 @@ class _Loop:
             return self.reply(asked_at)
 
     def reply(self, asked_at: float) -> Turn:
+        return self.request(self.run.talk.messages, self.run.schemas(), self.run.talk.expected, asked_at)
+
+    def request(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        expected: Usage,
+        asked_at: float,
+        **of: Any,
+    ) -> Turn:
+        """Ask, bounded by what is left. What ends early is paid for and recorded (`of` as in `Running.heard`), and not
+        acted on."""
+        bounds = self.run.meter.request(expected, self.model.cost_usd)
+        held_s = bounds.use.waited_s  # for other runs' requests
         try:
-            return self.model.reply(self.run.talk.messages, self.run.schemas())
+            turn = self.model.reply(messages, tools, bounds)
         except ContextOverflowError as error:
-            if error.cut is not None:  # it is paid for
-                self.run.heard(error.cut, asked_at)
+            if error.cut is not None:
+                self.run.heard(error.cut, asked_at, **of)
             raise
+        except ReplyCutError as error:
+            usage, waited_s = error.usage, error.waited_s + held_s
+            paid = Turn(usage=usage, cost_usd=self.model.cost_usd(usage), waited_s=waited_s, stop=CUT)
+            self.run.heard(paid, asked_at, **of)
+            raise
+        return turn.model_copy(update={"waited_s": turn.waited_s + held_s}) if held_s else turn
 
     def fit(self) -> None:
         """Make a conversation that has become long shorter: old results first, at the limit all of it."""

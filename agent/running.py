@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from agent.budget import TOOL_DIMENSIONS, Meter
+from agent.cap import Cap
 from agent.conversation import Conversation
 from agent.models import redaction
 from agent.models.base import ModelError
 from agent.person import POLL_S, Inbox, interrupted_if
-from harness.errors import HarnessError
+from harness.allowance import Allowance
+from harness.errors import BudgetEndedError, HarnessError
 from harness.types import Candidate, Evaluation
 from runs.attempts import Attempt, meets, target_met
 from runs.events import Budget, Event, ModelReplied, RunConfig, RunFinished, RunStarted, ToolReturned
@@ -27,6 +29,9 @@ MAX_HARNESS_FAILURES = 3
 HARNESS_FAILED = (
     "The harness failed. This is not the candidate's fault and says nothing about it; you may repeat the call."
 )
+BUDGET_ENDED = (
+    "The run's budget ended during this call ({limit}), so it was broken off. That says nothing about the candidate."
+)
 
 
 SUBMIT = "submit"
@@ -35,6 +40,9 @@ SUBMIT = "submit"
 
 class Session(Protocol):
     """What is asked here of the session that the tools act on."""
+
+    allowance: Allowance
+    """What the call that is under way may use."""
 
     def write(self, source: str) -> Any:
         """Make this the current candidate."""
@@ -55,7 +63,8 @@ class Toolbox(Protocol):
     def schemas(self) -> list[dict[str, Any]]: ...
 
     def call(self, session: Any, name: str, arguments: str) -> ToolResult:
-        """A wrong call is a result that is not ok. Raises HarnessError."""
+        """A wrong call is a result that is not ok. Raises HarnessError, and BudgetEndedError when the session's
+        allowance is over."""
         ...
 
 
@@ -83,11 +92,12 @@ class Running:
         request: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.time,
         wait: Callable[[float], object] = time.sleep,
+        cap: Cap | None = None,
     ) -> None:
         """`state` and `talk` are those of the events in the record; `allowed` are the tools that may be called (None:
         all); `grades_untested`: a candidate that was never evaluated is graded if there is no better; `share` gives the
         limits that the model is told of; `request` is the last one in the record; `wait`: called with seconds while a
-        person has the run paused; may raise Stopped."""
+        person has the run paused; may raise Stopped; `cap` is shared with other runs."""
         self.session = session
         self.record = record
         self.on_event = on_event
@@ -101,7 +111,7 @@ class Running:
         self.clock = clock
         self.wait = wait
         self.inbox = Inbox(self)
-        self.meter = Meter(state.config.budget, clock, state.spend)
+        self.meter = Meter(state.config.budget, clock, state.spend, cap)
         self._harness_failures = 0
 
     @property
@@ -118,6 +128,7 @@ class Running:
 
     def whole(self, lead: Callable[[], None]) -> Run:
         """Let `lead` act until it raises Stopped, then grade. Whatever happens, the record gets its end."""
+        self.meter.join()
         try:
             lead()
         except BaseException as by:
@@ -200,15 +211,20 @@ class Running:
         if dimension := self.meter.over(TOOL_DIMENSIONS):
             raise Stopped(f"budget: {dimension}")
         started = self.clock()
-        failure: HarnessError | None = None
+        use = self.session.allowance = self.meter.call()
+        failure: HarnessError | BudgetEndedError | None = None
         try:
             if self.allowed is not None and call.name not in self.allowed:
                 result = ToolResult(ok=False, text=f"{call.name} is not available in this run.")
             else:
                 result = self.toolbox.call(self.session, call.name, call.arguments)
+        except BudgetEndedError as error:
+            text = BUDGET_ENDED.format(limit=error.limit)
+            failure, result = error, ToolResult(ok=False, text=text, device_s=use.device_s)
         except HarnessError as error:
-            failure, result = error, ToolResult(ok=False, text=f"{HARNESS_FAILED}\n{error}")
-        self.meter.add_device(result.device_s)
+            failure, result = error, ToolResult(ok=False, text=f"{HARNESS_FAILED}\n{error}", device_s=use.device_s)
+        waited_s = use.waited_s
+        self.meter.add_use(result.device_s, waited_s)
         if result.candidate:
             self.record.save_candidate(result.candidate)
         text, now = "\n\n".join([result.text, *said, self.left()]), self.clock()
@@ -223,6 +239,7 @@ class Running:
             evaluation=result.evaluation,
             data=result.data,
             device_s=result.device_s,
+            waited_s=waited_s,
         )
         self.append(event)
         self._stop_if_done(result, failure)
@@ -236,7 +253,9 @@ class Running:
         if best and speedup is not None and meets(best.measurement, speedup):
             raise Stopped("target_met")
 
-    def _stop_if_done(self, result: ToolResult, failure: HarnessError | None) -> None:
+    def _stop_if_done(self, result: ToolResult, failure: HarnessError | BudgetEndedError | None) -> None:
+        if isinstance(failure, BudgetEndedError):
+            raise failure
         if failure:
             self._harness_failures += 1
             if self._harness_failures == MAX_HARNESS_FAILURES:
@@ -247,12 +266,13 @@ class Running:
         self.stop_if_met(result.submitted)
 
     def _grade(self) -> Evaluation | None:
-        """The official evaluation: the run's own measurements chose the best candidate, so they cannot grade it."""
+        """The official evaluation: the run's own measurements chose the best candidate, so they cannot grade it. It
+        always takes place: no limit of the run's bounds it."""
         graded = self._graded(self.state.best)
         if graded is None:
             return None
         official = self.session.official(self.record.candidate(graded))
-        self.meter.add_device(official.device_s)
+        self.meter.add_use(official.device_s, official.waited_s)
         return official
 
     def _graded(self, best: Attempt | None) -> str | None:
@@ -271,7 +291,7 @@ class Running:
                 best=best,
                 official=official,
                 target_met=target_met(official, self.config.target),
-                spend=self.meter.spend,
+                spend=self.meter.close(),
             )
         )
 
@@ -279,6 +299,8 @@ class Running:
 def _reason(by: BaseException) -> str:
     if isinstance(by, Stopped):
         return str(by)
+    if isinstance(by, BudgetEndedError):
+        return f"budget: {by.limit}"
     if isinstance(by, ModelError):
         return f"error: {by}"
     raise by

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from runs.messages import Message
 
 KEPT_STEPS = 4
@@ -28,6 +30,6 @@ def shortened(result: Message) -> Message:
     return result.model_copy(update={"text": f"{head}\n[shortened: {cut} characters left out; {again}]"})
 
 
-def characters(messages: list[Message]) -> int:
+def characters(messages: Sequence[Message]) -> int:
     """What a request with these messages costs, roughly: text and arguments of calls."""
     return sum(len(m.text) + sum(len(call.arguments) for call in m.tool_calls) for m in messages)

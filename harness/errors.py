@@ -2,8 +2,9 @@
 
     RingsmithError
     ├── UsageError      the user asked for something that cannot be (exit code 2)
-    └── HarnessError    ours or the machine's; never a verdict, never charged to the candidate (exit code 3)
-        └── SandboxError    processes of the sandbox failed; fresh ones may do better, so the sandbox tries once more
+    ├── HarnessError    ours or the machine's; never a verdict, never charged to the candidate (exit code 3)
+    │   └── SandboxError    processes of the sandbox failed; fresh ones may do better, so the sandbox tries once more
+    └── BudgetEndedError    what a call may use is used up: nobody's fault, and no verdict
 
 `problems.spec.ProblemError` is a usage error too; it lives below this package. What a *candidate* does wrong is data:
 a `harness.types.Verdict`.
@@ -24,3 +25,13 @@ class HarnessError(RingsmithError):
 
 class SandboxError(HarnessError):
     """A fork server, a reference rank or a start-up failed: worth one retry on fresh processes."""
+
+
+class BudgetEndedError(RingsmithError):
+    """A limit was reached while the harness was at work, which has been ended; nothing is known about the candidate.
+    What was used is in the call's `harness.allowance.Allowance`."""
+
+    def __init__(self, limit: str) -> None:
+        """`limit` is its name: `wall_s`, `device_s`, `sweep usd`."""
+        super().__init__(f"the budget ended ({limit})")
+        self.limit = limit

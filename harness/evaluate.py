@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from harness import baseline, calibration
+from harness.allowance import Allowance
 from harness.baseline import Baseline
 from harness.build import Builds
 from harness.calibration import Calibration
-from harness.errors import SandboxError, UsageError
+from harness.errors import BudgetEndedError, SandboxError, UsageError
 from harness.processes import Processes
 from harness.profile_types import Profile
 from harness.stages import OnStage, Run
@@ -55,7 +56,10 @@ def reference_candidate(entry: Entry) -> Candidate:
 class Sandbox:
     """The processes of one session and what can be asked of them. Not thread-safe. Every call raises HarnessError when
     the machine fails, and UsageError or ProblemError when the request cannot be; a candidate's failure is an
-    Evaluation."""
+    Evaluation.
+
+    A call with an `allowance` counts there what it uses, and raises BudgetEndedError when that is over; the next call
+    finds the sandbox as usable as before."""
 
     def __init__(
         self,
@@ -82,9 +86,9 @@ class Sandbox:
         """End every process of this session. Safe to call twice."""
         self._processes.close()
 
-    def compile(self, candidate: Candidate) -> BuildReport:
+    def compile(self, candidate: Candidate, *, allowance: Allowance | None = None) -> BuildReport:
         """Policy gate and build stage: no lease, no device."""
-        return self._with_retry(lambda: self._builds.build(candidate))
+        return self._with_retry(lambda: self._builds.build(candidate), allowance)
 
     def warm_up(self) -> None:
         """Begin to bring up what the first evaluation needs. Returns as soon as the fork server is there."""
@@ -94,7 +98,14 @@ class Sandbox:
         """Begin to build candidates that will be evaluated, where that disturbs no timing."""
         self._builds.ahead(candidates)
 
-    def evaluate(self, request: Request, on_stage: OnStage | None = None, *, last: bool = False) -> Evaluation:
+    def evaluate(
+        self,
+        request: Request,
+        on_stage: OnStage | None = None,
+        *,
+        last: bool = False,
+        allowance: Allowance | None = None,
+    ) -> Evaluation:
         """All stages up to timing (or correctness, if `request.timing` is false), stopping at the first failure.
 
         Afterwards ranks for another candidate come up in the background, unless this is the `last` one."""
@@ -103,9 +114,11 @@ class Sandbox:
             run = self._run(request, on_stage, refill=not last)
             return run.finish(run.stages)
 
-        return self._with_retry(attempt)
+        return self._with_retry(attempt, allowance)
 
-    def profile(self, request: Request, folder: Path, kernel: str = "") -> tuple[Profile, float]:
+    def profile(
+        self, request: Request, folder: Path, kernel: str = "", *, allowance: Allowance | None = None
+    ) -> tuple[Profile, float]:
         """Where the time of a few calls goes, and the device-seconds that it took; the merged trace is written into
         `folder`. With `kernel`, part of a kernel's name, that one's hardware counters as well.
 
@@ -119,7 +132,7 @@ class Sandbox:
                 raise CandidateFailedError(evaluation)
             return profiles[0], evaluation.device_s
 
-        return self._with_retry(attempt)
+        return self._with_retry(attempt, allowance)
 
     def topology(self) -> Topology:
         """This machine as measured just now (once a session)."""
@@ -164,10 +177,15 @@ class Sandbox:
             for name in replies[0]["figures"]
         }
 
-    def _with_retry(self, attempt: Callable[[], _T]) -> _T:
+    def _with_retry(self, attempt: Callable[[], _T], allowance: Allowance | None = None) -> _T:
         """A fault of the sandbox's own processes is not the candidate's: once more, with fresh ones."""
+        allowance = self._processes.allowance = allowance or Allowance()
         try:
             return attempt()
         except SandboxError:
             self._processes.recover()
+            if allowance.ended is not None:  # it was the cleaning up that failed
+                raise BudgetEndedError(allowance.ended) from None
             return attempt()
+        finally:
+            self._processes.allowance = Allowance()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from harness.allowance import Allowance
 from harness.errors import HarnessError
 from harness.types import Frozen
 
@@ -38,45 +39,45 @@ class Lease:
 
     def __init__(self, kind: str, devices: Sequence[int]) -> None:
         self.kind, self.devices = kind, tuple(sorted(devices))
-        self.held_s = 0.0
-        """Seconds held so far, all holdings together; multiply by the number of devices for device-seconds."""
 
     @contextlib.contextmanager
-    def hold(self, wait_s: float = 3600.0) -> Iterator[tuple[int, ...]]:
-        """Wait for the devices, then keep them for the block. Raises BusyError when the wait is over.
+    def hold(self, wait_s: float = 3600.0, allowance: Allowance | None = None) -> Iterator[tuple[int, ...]]:
+        """Wait for the devices, then keep them for the block; both are counted in `allowance`. Raises BusyError when
+        the wait is over, and BudgetEndedError.
 
         Yields the locks' descriptors: a process that inherits copies keeps the devices until it has closed them."""
-        deadline, files = time.monotonic() + wait_s, []
+        deadline, files, allowance = time.monotonic() + wait_s, [], allowance or Allowance()
         try:
             for device in self.devices:
-                with self._turn(device, deadline, wait_s):
+                with self._turn(device, deadline, wait_s, allowance):
                     file = _open(self.kind, device)
                     files.append(file)
-                    self._lock(file, device, deadline, wait_s)
-            started = time.monotonic()
-            try:
+                    self._lock(file, device, deadline, wait_s, allowance)
+            with allowance.holding(len(self.devices)):
                 yield tuple(files)
-            finally:
-                self.held_s += time.monotonic() - started
         finally:
             for file in files:
                 os.close(file)
 
     @contextlib.contextmanager
-    def _turn(self, device: int, deadline: float, wait_s: float) -> Iterator[None]:
+    def _turn(self, device: int, deadline: float, wait_s: float, allowance: Allowance) -> Iterator[None]:
         """Whoever waits for a device holds this: a batch that lets go and asks again at once comes after the others."""
         file = _open(f"{self.kind}-turn", device)
         try:
-            self._lock(file, device, deadline, wait_s)
+            self._lock(file, device, deadline, wait_s, allowance)
             yield
         finally:
             os.close(file)
 
-    def _lock(self, file: int, device: int, deadline: float, wait_s: float) -> None:
-        while not _try_lock(file):
-            if time.monotonic() > deadline:
-                raise BusyError(f"{self.kind} device {device} stayed leased to another process for {wait_s:.0f} s")
-            time.sleep(0.02)
+    def _lock(self, file: int, device: int, deadline: float, wait_s: float, allowance: Allowance) -> None:
+        if _try_lock(file):
+            return
+        with allowance.waiting():
+            while not _try_lock(file):
+                if time.monotonic() > deadline:
+                    raise BusyError(f"{self.kind} device {device} stayed leased to another process for {wait_s:.0f} s")
+                allowance.check()
+                time.sleep(0.02)
 
 
 def quarantine(kind: str, devices: Sequence[int], reason: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import cache, diagnosis, jail, lease, machine, measure, platforms
+from harness.allowance import Allowance
 from harness.clocks import Clocks
 from harness.errors import HarnessError, SandboxError
 from harness.jail import Jail
@@ -45,6 +46,8 @@ class Processes:
     ) -> None:
         self.world_size, self.limits, self.isolation = world_size, limits, isolation
         self.platform = platforms.get(platform)
+        self.allowance = Allowance()
+        """Of the call that is going on: looked at wherever ranks are waited for."""
         self._started: Nursery | None = None
         self._reference: RankSet | None = None
         self._warm: RankSet | None = None
@@ -82,7 +85,7 @@ class Processes:
     def _nursery(self) -> Nursery:
         if self._started is None:
             _ = self.jail  # first of all: `strict` may not be had
-            self._started = Nursery(_passed_on())
+            self._started = Nursery(_passed_on(), lambda: self.allowance.check())
         return self._started
 
     @functools.cached_property
@@ -166,6 +169,7 @@ class Processes:
     def warm_up(self) -> None:
         """Begin to bring up what the next evaluation needs, unless it is there or somebody else has the devices.
         Returns at once; the new processes hold the lease until they are ready."""
+        self._drop_ended()
         if self._reference is None or self._warm is None:
             with contextlib.suppress(BusyError), self.lease().hold(wait_s=0) as locks:
                 self.bring_up(locks)
@@ -176,6 +180,13 @@ class Processes:
             self._reference, self._prepared = self._begin("reference", locks), None
         if self._warm is None:
             self._warm = self._begin("candidate", locks)
+
+    def _drop_ended(self) -> None:
+        """Ranks that were ended in the middle of a request, because the call's budget was."""
+        if self._reference is not None and not self._reference.alive:
+            self._reference = None
+        if self._warm is not None and not self._warm.alive:
+            self._warm = None
 
     def _begin(self, role: str, locks: Sequence[int] = ()) -> RankSet:
         ranks = self.spawn(role, locks=locks)
@@ -275,6 +286,7 @@ class Processes:
     def refill(self, locks: Sequence[int]) -> None:
         """After an evaluation, under its lease: see whether the devices are as they were, and begin to bring up ranks
         for the next candidate. What fails here is the next evaluation's to repair."""
+        self._drop_ended()
         message = {"value": 1 + secrets.randbelow(100)}  # not what the last probe left there
         with contextlib.suppress(SandboxError):
             if self._reference is not None and not self._reference.ask("probe", message, deadline_s=_PROBE_S).ok:

@@ -49,9 +49,11 @@ def sweep_scratch() -> None:
 class Nursery:
     """Owns the fork server and the scratch folder of one supervisor; makes rank sets."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment` is what the fork server starts with: a forked rank can read it all its life."""
+    def __init__(self, environment: Mapping[str, str], on_wait: Callable[[], None] = lambda: None) -> None:
+        """`environment` is what the fork server starts with: a forked rank can read it all its life. `on_wait` is
+        called while ranks are waited for; what it raises ends them."""
         sweep_scratch()
+        self.on_wait = on_wait
         self.scratch = _SCRATCH_ROOT / f"ringsmith-{os.getpid()}-{secrets.token_hex(3)}"
         self.scratch.mkdir(mode=0o711)  # a set's ranks may have another uid, and no mounts of their own
         self._sets = 0
@@ -327,7 +329,8 @@ class RankSet:
         """The answers to what was begun.
 
         `deadline_s` is how long, from now on, the set may go without any progress word changing: a number, or a
-        function of the slowest rank's phase (a rank that compiles gets longer)."""
+        function of the slowest rank's phase (a rank that compiles gets longer). Raises BudgetEndedError, with the set
+        killed: what it was asked it would answer to somebody else."""
         assert self._begun is not None, "nothing was begun"
         nonce, pending, closed = self._begun.nonce, self._begun.pending, self._begun.closed
         self._begun = None
@@ -336,6 +339,7 @@ class RankSet:
         failed_at: float | None = time.monotonic() if closed else None
         looked, compiled = 0.0, False
         while pending:
+            self._check()
             for fd in readable(list(pending), 0.05):
                 rank = pending[fd]
                 outcome = outcomes[rank]
@@ -390,6 +394,13 @@ class RankSet:
         for outcome in outcomes:
             outcome.words = self._board.read(outcome.rank)
         return Outcome(outcomes)
+
+    def _check(self) -> None:
+        try:
+            self._nursery.on_wait()
+        except BaseException:
+            self.kill()
+            raise
 
     def _examine(self, silent: list[RankOutcome]) -> None:
         """The Python stack of each rank that did not answer; two looks, as the first may come between two frames."""

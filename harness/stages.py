@@ -23,7 +23,7 @@ from harness import (
     stress,
 )
 from harness.build import Builds, load_deadline, write_candidate
-from harness.errors import SandboxError
+from harness.errors import BudgetEndedError, SandboxError
 from harness.mechanisms import mechanisms
 from harness.pair import FailedError, Other, Pair
 from harness.platforms import Plan, cuda
@@ -54,7 +54,6 @@ class Run:
         self._stage_s: dict[str, float] = {}
         self._spent_on = "start"
         self._since = time.monotonic()
-        self._device_s = 0.0
         self._measurement: Measurement | None = None
         self._pair: Pair | None = None
         self._slots = slots.MANY
@@ -96,7 +95,8 @@ class Run:
             log=failure.log if failure else "",
             findings=self._findings(failure) if failure else (),
             stage_s={name: round(seconds, 4) for name, seconds in self._stage_s.items()},
-            device_s=self._device_s,
+            device_s=self._box.allowance.device_s,
+            waited_s=self._box.allowance.waited_s,
             environment=self._box.environment(),
         )
 
@@ -159,8 +159,8 @@ class Run:
         the next are on their way."""
         self._enter(Stage.load)
         box = self._box
-        self._device_s += box.ready() * box.world_size
-        with self._leased() as locks:
+        box.allowance.charge(box.ready() * box.world_size)
+        with box.lease().hold(allowance=box.allowance) as locks:
             box.bring_up()
             reference = box.prepare(self._entry, self._case, self._request.dtype)
             candidate = box.candidate()
@@ -176,21 +176,13 @@ class Run:
                     self._end_candidate(pair)
                     failed.findings = (*crash.locate(pair, self._load), *self._findings(failed))
                 raise
+            except BudgetEndedError:  # the ranks that were waited for have been killed
+                self._check_devices([pid for ranks in (reference, candidate) if not ranks.alive for pid in ranks.pids])
+                raise
             finally:
                 self._account("cleanup")
                 self._end_candidate(pair)
                 box.refill(locks if self._refill else ())
-
-    @contextlib.contextmanager
-    def _leased(self) -> Iterator[tuple[int, ...]]:
-        """The session's devices; the time they were held is charged however the block ends."""
-        lease = self._box.lease()
-        held = lease.held_s
-        try:
-            with lease.hold() as locks:
-                yield locks
-        finally:
-            self._device_s += (lease.held_s - held) * len(lease.devices)
 
     def _end_candidate(self, pair: Pair) -> None:
         """The candidate's ranks are gone, and have left the GPUs, before the lease goes on. Safe to call twice."""

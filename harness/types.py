@@ -343,6 +343,8 @@ class Evaluation(Frozen):
     ranks and looking after the devices."""
     device_s: float = 0.0
     """Seconds x devices under lease."""
+    waited_s: float = 0.0
+    """Seconds in which the evaluation waited for devices that others had; of `stage_s`, they are in `load`."""
     environment: Environment
 
     @property

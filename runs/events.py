@@ -30,7 +30,7 @@ class Budget(Frozen):
     """Input and output together."""
     usd: float | None = None
     wall_s: float | None = None
-    """Working time: what a reply waited for rate limits is not counted."""
+    """Working time: what was waited for rate limits and for devices that others had is not counted."""
     device_s: float | None = None
     """Seconds x devices under lease (GPU-seconds on CUDA)."""
 
@@ -148,6 +148,8 @@ class ToolReturned(_Event):
     evaluation: Evaluation | None = None
     data: dict[str, Any] = Field(default_factory=dict)
     device_s: float = 0.0
+    waited_s: float = 0.0
+    """Of `seconds`: waiting for devices that others had."""
 
 
 class RunResumed(_Event):
@@ -224,8 +226,8 @@ class PersonActed(_Event):
 class RunFinished(_Event):
     kind: Literal["run_finished"] = "run_finished"
     reason: str
-    """`target_met`, `submitted`, `budget: steps` (or another dimension), `model_stopped`, `cancelled`, `interrupted`
-    or `error: ...`."""
+    """`target_met`, `submitted`, `budget: steps` (or another dimension), `budget: sweep usd` (the limit of several runs
+    together), `model_stopped`, `cancelled`, `interrupted` or `error: ...`."""
     best: str | None
     official: Evaluation | None
     """The harness's own evaluation of the best candidate on fresh seeds; None if there was no candidate."""

@@ -25,7 +25,7 @@ from runs.events import (
 )
 from runs.lanes import Lane
 from runs.rates import Charged
-from runs.spend import add_call, add_device, add_turn, at_wall
+from runs.spend import add_call, add_turn, add_use, at_wall
 
 _SAID = 200
 
@@ -85,7 +85,7 @@ class Folding:
         elif isinstance(event, AgentCalled):
             self._spend = add_call(self._spend)
         elif isinstance(event, ToolReturned):
-            self._spend = add_device(self._spend, event.device_s)
+            self._spend = add_use(self._spend, event.device_s, event.waited_s)
             if attempt := _attempt(event, self.lane, self._said):
                 self._attempts.append(attempt)
                 self._leader.add(attempt)

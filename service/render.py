@@ -131,7 +131,8 @@ def evaluation_block(label: str, evaluation: Evaluation) -> str:
     on = evaluation.environment.isolation
     layers = "all layers" if set(LAYERS) <= set(on) else ", ".join(on) or "none"
     seconds = sum(evaluation.stage_s.values())
-    lines.append(f"    took {seconds:.1f} s, {evaluation.device_s:.1f} device-seconds; isolation: {layers}")
+    waited = f" ({evaluation.waited_s:.1f} s of them waiting for devices)" if evaluation.waited_s >= 0.1 else ""
+    lines.append(f"    took {seconds:.1f} s{waited}, {evaluation.device_s:.1f} device-seconds; isolation: {layers}")
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent import external, models, strategies
+from agent.cap import Cap
 from agent.conversation import Conversation
 from agent.external import External
 from agent.loop import resume_loop, run_loop
@@ -38,22 +39,24 @@ def run_one(
     on_text: OnText | None = None,
     sandbox: Sandbox | None = None,
     model: Model | None = None,
+    cap: Cap | None = None,
 ) -> Run:
     """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open.
     `on_text` gets replies while they are written, unless a model is passed in.
+    Runs in several threads may share a `cap`, each with a sandbox of its own.
 
     Raises UsageError or ProblemError for what cannot be (a name, the model, its price: before any process is started),
     HarnessError if the sandbox cannot be brought up. Once the loop runs, Ctrl-C and the harness's or the provider's
     failures are the run's `reason` instead.
     """
     select_case(find(config.problem, config.suite), config.case)
-    model = _model(config, model, on_text)
+    model = _model(config, model, on_text, cap)
     if isinstance(model, Replay):
         on_event = model.watched(on_event)
     with ExitStack() as stack:
         session, record, messages, prompts_hash = _prepared(config, root, sandbox, stack)
         return run_loop(
-            config, model, session, record, messages, on_event, prompts_hash=prompts_hash, toolbox=catalogue
+            config, model, session, record, messages, on_event, prompts_hash=prompts_hash, toolbox=catalogue, cap=cap
         )
 
 
@@ -64,6 +67,7 @@ def resume_one(
     on_text: OnText | None = None,
     sandbox: Sandbox | None = None,
     model: Model | None = None,
+    cap: Cap | None = None,
 ) -> Run:
     """Go on with a run whose process was killed, interrupted or failed: same record, same budget, nothing paid twice.
     `on_event` gets what happened so far first.
@@ -71,14 +75,14 @@ def resume_one(
     Raises UsageError if it is still being written, has ended by itself, or cannot be run here any more; otherwise as
     `run_one`."""
     config, events = _resumable(record)
-    model = _model(config, model, on_text)
+    model = _model(config, model, on_text, cap)
     if isinstance(model, Replay):
         heard = Conversation(events)
         model.skip(heard.replies, heard.judged)
         on_event = model.watched(on_event)
     with ExitStack() as stack:
         session = _restored(config, events, record, on_event, sandbox, stack)
-        return resume_loop(model, session, record, on_event, toolbox=catalogue)
+        return resume_loop(model, session, record, on_event, toolbox=catalogue, cap=cap)
 
 
 @contextmanager
@@ -188,13 +192,14 @@ def _require(config: RunConfig) -> None:
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
 
 
-def _model(config: RunConfig, model: Model | None, on_text: OnText | None) -> Model:
+def _model(config: RunConfig, model: Model | None, on_text: OnText | None, cap: Cap | None) -> Model:
     """Raises UsageError for what this machine or the model cannot do, before any process is started."""
     _require(config)
     if config.model.startswith(external.PREFIX):
         raise UsageError(f"{config.model} calls the tools itself: such a run cannot be led by the loop")
     model = model or models.make(config.model, on_text)
-    if config.budget.usd is not None and not model.priced():
+    in_usd = config.budget.usd is not None or (cap is not None and cap.limits.usd is not None)
+    if in_usd and not model.priced():
         raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
     return model
 

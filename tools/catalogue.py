@@ -40,7 +40,8 @@ def schemas() -> list[dict[str, Any]]:
 
 
 def call(session: Session, name: str, arguments: str) -> ToolResult:
-    """Run a tool as a model called it. A wrong call is a result with `ok` false; HarnessError passes through."""
+    """Run a tool as a model called it. A wrong call is a result with `ok` false; HarnessError and BudgetEndedError pass
+    through."""
     tool = TOOLS.get(name)
     if tool is None:
         return ToolResult(text=f"There is no tool {repr(name)[:80]}; there are {', '.join(TOOLS)}.", ok=False)

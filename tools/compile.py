@@ -9,7 +9,7 @@ def compile_candidate(session: Session) -> ToolResult:
     """Compile the current candidate without running it: policy, Python syntax, imports, C++ or CUDA sources. Cheap:
     no device is used, and what is built is kept for the next run."""
     attempt = session.current
-    report = attempt.build = session.sandbox.compile(attempt.candidate)
+    report = attempt.build = session.sandbox.compile(attempt.candidate, allowance=session.allowance)
     if report.verdict is None:
         built = f" Built: {', '.join(report.built)}." if report.built else " It builds nothing ahead of its first call."
         return ToolResult(text=f"compiled in {report.build_s:.1f} s.{built}", candidate=attempt.candidate)

@@ -21,7 +21,7 @@ def profile(session: Session, kernel: str = "") -> ToolResult:
     attempt = session.current
     request = session.request(attempt.candidate)
     try:
-        found, device_s = session.sandbox.profile(request, session.traces_dir, kernel)
+        found, device_s = session.sandbox.profile(request, session.traces_dir, kernel, allowance=session.allowance)
     except CandidateFailedError as failed:
         attempt.evaluation = attempt.latest = failed.evaluation
         session.note(failed.evaluation)

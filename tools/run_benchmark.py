@@ -19,7 +19,7 @@ def run_benchmark(session: Session, case: str | None = None, timing: bool = True
     attempt = session.current
     try:
         request = session.request(attempt.candidate, case=case, timing=timing)
-        evaluation = session.sandbox.evaluate(request)
+        evaluation = session.sandbox.evaluate(request, allowance=session.allowance)
     except ProblemError as error:
         raise ToolError(str(error)) from None
     # Another case is a side question: it is recorded as data, so that it cannot become the run's best.

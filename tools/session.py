@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.allowance import Allowance
 from harness.evaluate import Sandbox
 from harness.types import (
     Backend,
@@ -66,6 +67,8 @@ class Session:
         self.backend, self.protocol, self.check, self.trials = backend, protocol, check, trials
         self.collectives, self.traces_dir = collectives, traces_dir
         self.limits = limits or sandbox.limits
+        self.allowance = Allowance()
+        """What the call that is under way may use: tools hand it to the sandbox."""
         self.attempts: list[Attempt] = []
         """Of the lane that goes on."""
         self._earlier: dict[str, Attempt] = {}

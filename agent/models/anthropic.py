@@ -11,6 +11,7 @@ from typing import Any
 
 from agent import prices
 from agent.models.base import ContextOverflowError, OnText
+from agent.models.bounds import Bounds
 from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain, sdks, shown
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
@@ -81,23 +82,29 @@ class Anthropic:
     def priced(self) -> bool:
         return prices.known("anthropic", self._model)
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
-        request = self._request(messages, tools)
-        turn = self._call(lambda: self._turn(self._ask(request)))
+    def cost_usd(self, usage: Usage) -> float | None:
+        return prices.cost_usd("anthropic", self._model, usage)
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        bounds = bounds or Bounds()
+        request = self._request(messages, tools, bounds)
+        turn = self._call(lambda: self._turn(self._ask(request, bounds)), bounds)
         body = {name: value for name, value in request.items() if name != "extra_headers"}
         turn = turn.model_copy(update={"request": body})
         if turn.stop == _FULL:
             raise ContextOverflowError(f"{self.name}: the reply filled the model's context", turn)
         return turn
 
-    def _request(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def _request(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds) -> dict[str, Any]:
         older = bool(_OLDER.match(self._model))
+        largest = 64_000 if older else 128_000
+        most = bounds.most(largest) or largest
         request: dict[str, Any] = {
             "model": self._model,
             # The most that the model can write. Thinking counts too, and what is not used costs nothing.
-            "max_tokens": 64_000 if older else 128_000,
+            "max_tokens": most,
             # The newer ones leave the text of their thinking out unless asked; the record should have it.
-            "thinking": {"type": "enabled", "budget_tokens": 32_000}
+            "thinking": {"type": "enabled", "budget_tokens": min(32_000, most // 2)}
             if older
             else {"type": "adaptive", "display": "summarized"},
             "system": [{"type": "text", "text": message.text} for message in messages if message.role == "system"],
@@ -136,16 +143,17 @@ class Anthropic:
             if blocks:
                 blocks[-1]["cache_control"] = control
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], bounds: Bounds) -> dict[str, Any]:
         """The whole message, put together from its stream. `input` of a tool call is the text as the model wrote it."""
         asked_at = self._clock()
         message: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
         try:
             with self._client.messages.create(**request) as stream:
-                for event in bounded(stream):
+                for event in bounded(stream, bounds=bounds, written=_written):
                     if event.type == "message_start":
                         message = {"usage": {}, **_dump(event.message)}
+                        bounds.said = _usage(message["usage"])
                     elif event.type == "content_block_start":
                         blocks[event.index] = block = _dump(event.content_block)
                         if block["type"] == "tool_use":
@@ -205,6 +213,11 @@ class Anthropic:
             opaque={"anthropic": [_kept(block) for block in blocks]},
             raw=raw,
         )
+
+
+def _written(event: Any) -> str:
+    delta = getattr(event, "delta", None)
+    return "".join(getattr(delta, name, None) or "" for name in ("text", "thinking", "partial_json"))
 
 
 def _dump(model: Any) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from harness.errors import RingsmithError
-from runs.messages import Message, Turn
+from agent.models.bounds import Bounds
+from harness.errors import BudgetEndedError, RingsmithError
+from runs.messages import Message, Turn, Usage
 
 OnText = Callable[[str, bool], None]
 """Gets a reply piece by piece while it is written; True: a piece of its reasoning. A repeated request begins again."""
@@ -25,6 +26,15 @@ class ContextOverflowError(ModelError):
         self.cut = cut
 
 
+class ReplyCutError(BudgetEndedError):
+    """A limit was reached while the reply was being written; the request has been given up. What it has used so far is
+    paid for."""
+
+    def __init__(self, limit: str, usage: Usage, waited_s: float) -> None:
+        super().__init__(limit)
+        self.usage, self.waited_s = usage, waited_s
+
+
 class Model(Protocol):
     name: str
 
@@ -32,6 +42,11 @@ class Model(Protocol):
         """Whether every reply will carry its cost, so that a limit in USD can be kept."""
         ...
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
-        """One reply to the conversation. `tools` are schemas: name, description, parameters. Raises ModelError."""
+    def cost_usd(self, usage: Usage) -> float | None:
+        """What a reply of this usage costs; None if the price is unknown."""
+        ...
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        """One reply to the conversation. `tools` are schemas: name, description, parameters. Raises ModelError, and
+        ReplyCutError when what `bounds` allows is over."""
         ...

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from agent.models.base import ContextOverflowError, ModelError, OnText
+from agent.models.base import ContextOverflowError, ModelError, OnText, ReplyCutError
+from agent.models.bounds import Bounds, GivenUpError, within
 from agent.models.redaction import from_error
 from harness.errors import UsageError
 from runs.messages import Turn
@@ -198,36 +199,50 @@ class Caller:
         self._sleep = sleep
         self._clock = clock
 
-    def __call__(self, request: Callable[[], Turn]) -> Turn:
-        """What `request` returns, with `waited_s` filled in. Raises ModelError."""
+    def __call__(self, request: Callable[[], Turn], bounds: Bounds | None = None) -> Turn:
+        """What `request` returns, with `waited_s` filled in. Raises ModelError.
+
+        With `bounds` an attempt that is under way when a limit is reached is given up: ReplyCutError says what it had
+        used. Pauses between attempts are not cut, as they are no working time; nor is a failed attempt, which was
+        waiting too, as it turned out."""
         import tenacity
 
+        bounds = bounds or Bounds()
         began = asked = self._clock()
 
         def attempt() -> Turn:
             nonlocal asked
-            self._gate.enter()
+            with bounds.use.waiting():
+                self._gate.enter()
             succeeded = limited = False
+            bounds.begin()
             try:
                 asked = self._clock()
-                turn = request()
+                turn = within(bounds, request)
                 succeeded = True
                 return turn
             except Exception as error:
                 limited = self._decide(error).limited
+                bounds.use.add_wait(self._clock() - asked)
                 raise
             finally:
                 self._gate.leave(succeeded=succeeded, limited=limited)
+
+        def pause(seconds: float) -> None:
+            with bounds.use.waiting():
+                self._sleep(seconds)
 
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             retry=tenacity.retry_if_exception(lambda error: self._decide(error).retry),
             wait=self._wait,
-            sleep=self._sleep,
+            sleep=pause,
             reraise=True,
         )
         try:
             turn = retrying(attempt)
+        except GivenUpError as given_up:
+            raise ReplyCutError(str(given_up), bounds.used(), asked - began) from None
         except Exception as error:
             kind = ContextOverflowError if self._decide(error).overflow else ModelError
             raise kind(f"{self._name}: {one_line(error)}") from None
@@ -267,10 +282,21 @@ def shown(on_text: OnText | None) -> OnText:
     return show
 
 
-def bounded(events: Iterable[Any], clock: Callable[[], float] = time.monotonic) -> Iterator[Any]:
-    """A stream's events, for an hour at most."""
+def bounded(
+    events: Iterable[Any],
+    clock: Callable[[], float] = time.monotonic,
+    bounds: Bounds | None = None,
+    written: Callable[[Any], str] = lambda event: "",
+) -> Iterator[Any]:
+    """A stream's events, for an hour at most, and none once the request has been given up. `written` is what an event
+    adds to the reply, thoughts and calls included."""
     deadline = clock() + MAX_REPLY_S
+    bounds = bounds or Bounds()
+    bounds.stream = events
     for event in events:
+        if bounds.cut:
+            raise StreamError("given up")
+        bounds.written += len(written(event))
         yield event
         if clock() > deadline:
             raise StreamError(f"the reply had not ended after {MAX_REPLY_S:.0f} s", 504)

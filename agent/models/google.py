@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent import prices
 from agent.models.base import OnText
+from agent.models.bounds import Bounds
 from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain, sdks, shown
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
@@ -66,17 +67,24 @@ class Google:
     def priced(self) -> bool:
         return prices.known("google", self._model)
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
-        contents, config = _contents(messages), self._config(messages, tools)
-        self._sent = None
-        return self._call(lambda: self._turn(self._ask(contents, config))).model_copy(update={"request": self._sent})
-
     def _keep(self, request: Any) -> None:
         """The SDK makes the body, so it is taken from what is sent."""
         with contextlib.suppress(ValueError):
             self._sent = json.loads(request.content)
 
-    def _config(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> types.GenerateContentConfig:
+    def cost_usd(self, usage: Usage) -> float | None:
+        return prices.cost_usd("google", self._model, usage)
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        bounds = bounds or Bounds()
+        contents, config = _contents(messages), self._config(messages, tools, bounds)
+        self._sent = None
+        turn = self._call(lambda: self._turn(self._ask(contents, config, bounds)), bounds)
+        return turn.model_copy(update={"request": self._sent})
+
+    def _config(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds
+    ) -> types.GenerateContentConfig:
         from google.genai import types
 
         declared = [
@@ -89,19 +97,24 @@ class Google:
             system_instruction="\n\n".join(m.text for m in messages if m.role == "system") or None,
             tools=[types.Tool(function_declarations=declared)] if declared else None,
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+            max_output_tokens=bounds.most(65_536),
             thinking_config=types.ThinkingConfig(thinking_level=self._thinking) if self._thinking else None,
         )
 
-    def _ask(self, contents: list[types.ContentUnion], config: types.GenerateContentConfig) -> dict[str, Any]:
+    def _ask(
+        self, contents: list[types.ContentUnion], config: types.GenerateContentConfig, bounds: Bounds
+    ) -> dict[str, Any]:
         """One response, put together from its stream."""
         from google.genai import errors
 
         chunks = []
         try:
             stream = self._client.models.generate_content_stream(model=self._model, contents=contents, config=config)
-            for chunk in bounded(stream, self._clock):
+            for chunk in bounded(stream, self._clock, bounds):
                 sent = chunk.model_dump(mode="json", by_alias=True, exclude_none=True)
                 chunks.append(plain({key: value for key, value in sent.items() if key not in _NOT_THE_SERVERS}))
+                if usage := chunks[-1].get("usageMetadata"):  # every chunk's, of all so far
+                    bounds.said = _usage(usage)
                 parts = _parts(chunks[-1])
                 self._show("".join(part.get("text", "") for part in parts if part.get("thought")), True)
                 self._show(_text(parts), False)
@@ -133,7 +146,7 @@ class Google:
                 for made in calls
             ),
             usage=usage,
-            cost_usd=prices.cost_usd("google", self._model, usage),
+            cost_usd=self.cost_usd(usage),
             stop=stop,
             opaque={_PARTS: parts} if parts else {},
             raw=response,

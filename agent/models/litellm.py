@@ -12,10 +12,13 @@ from typing import Any
 
 from agent import prices
 from agent.models.base import OnText
+from agent.models.bounds import Bounds
 from agent.models.calling import SILENCE_S, Caller, gate, plain, sdks, shown
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
 
+_LONG_THINKING = 8192
+"""Tokens; more than LiteLLM gives any effort."""
 _ANTHROPIC_CACHING: dict[str, Any] = {
     "cache_control_injection_points": [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
 }
@@ -62,9 +65,27 @@ class LiteLLM:
     def priced(self) -> bool:
         return prices.known(*self._provider_and_model()) or self._mapped()
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+    def cost_usd(self, usage: Usage) -> float | None:
+        cost_usd = prices.cost_usd(*self._provider_and_model(), usage)
+        if cost_usd is not None or not self._mapped():
+            return cost_usd
+        try:
+            return sum(
+                self._litellm.cost_per_token(
+                    model=self.name,
+                    prompt_tokens=usage.input_tokens,
+                    completion_tokens=usage.output_tokens,
+                    cache_read_input_tokens=usage.cached_tokens,
+                    cache_creation_input_tokens=usage.cache_write_tokens,
+                )
+            )
+        except Exception:  # as in `_cost`
+            return None
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        bounds = bounds or Bounds()
         self._sent = None
-        turn = self._call(lambda: self._turn(self._complete(messages, tools)))
+        turn = self._call(lambda: self._turn(self._complete(messages, tools, bounds)), bounds)
         self._show(turn.text, False)
         return turn.model_copy(update={"request": self._sent})
 
@@ -79,14 +100,17 @@ class LiteLLM:
                 kept = {name: value for name, value in body.items() if name not in _NOT_BODY}
                 self._sent = plain({**kept, **(body.get("extra_body") or {})})
 
-    def _complete(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Any:
+    def _complete(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds) -> Any:
+        most = self._most(bounds)
         return self._litellm.completion(
             model=self.name,
             # Copies, because LiteLLM edits schemas in place for some providers.
             messages=plain([_to_chat(message) for message in messages]),
             tools=plain([{"type": "function", "function": schema} for schema in tools]) or None,
             api_base=self._api_base,
-            reasoning_effort=self._effort,
+            # Some providers' thinking is a number of tokens, for which a short reply has no room.
+            reasoning_effort=None if most is not None and most <= _LONG_THINKING else self._effort,
+            max_tokens=most,
             timeout=SILENCE_S,
             # Every retry is ours: LiteLLM's and the SDK's would multiply with it.
             num_retries=0,
@@ -96,6 +120,13 @@ class LiteLLM:
             # Our tools are never MCP servers, and looking for one imports `mcp`, which LiteLLM does not install.
             _skip_mcp_handler=True,
         )
+
+    def _most(self, bounds: Bounds) -> int | None:
+        try:
+            largest = self._litellm.get_model_info(self.name).get("max_output_tokens")
+        except Exception:  # as in `_mapped`
+            largest = None
+        return bounds.most(largest) if largest else bounds.most(32_768, 16_384)
 
     def _turn(self, response: Any) -> Turn:
         raw = plain(response.model_dump(mode="json", warnings=False))

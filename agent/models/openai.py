@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from agent import prices
 from agent.models.base import OnText
+from agent.models.bounds import Bounds
 from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain, sdks, shown
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
@@ -16,6 +18,7 @@ from runs.messages import Message, ToolCall, Turn, Usage
 _CONNECT_S = 10.0
 _NO_REASONING = ("gpt-3", "gpt-4", "chatgpt-")
 """Models that refuse a request which asks for reasoning items."""
+_REASONS = re.compile(r"o\d|gpt-[5-9]")
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 """OpenAI's summaries, and what servers of open models say in full."""
@@ -74,7 +77,11 @@ class OpenAI:
     def priced(self) -> bool:
         return prices.known("openai", self._model)
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+    def cost_usd(self, usage: Usage) -> float | None:
+        return prices.cost_usd("openai", self._model, usage)
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        bounds = bounds or Bounds()
         request: dict[str, Any] = {
             "model": self._model,
             "input": [item for message in messages for item in _to_items(message)],
@@ -89,14 +96,19 @@ class OpenAI:
         if tools:
             request["tools"] = [{"type": "function", **schema, "strict": False} for schema in tools]
             request["parallel_tool_calls"] = True
+        # Models that do not reason write less, and what a server of somebody's own can do is anybody's guess.
+        limit = bounds.most(128_000, 100_000) if _REASONS.match(self._model) else bounds.most(32_768, 16_384)
+        if limit is not None:
+            request["max_output_tokens"] = limit
         request = plain(request)
-        return self._call(lambda: self._turn(self._ask(request))).model_copy(update={"request": request})
+        turn = self._call(lambda: self._turn(self._ask(request, bounds)), bounds)
+        return turn.model_copy(update={"request": request})
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], bounds: Bounds) -> dict[str, Any]:
         """The whole response, once it has been streamed."""
         try:
             with self._client.responses.create(**request) as stream:
-                for event in bounded(stream):
+                for event in bounded(stream, bounds=bounds, written=_written):
                     if event.type in ("response.output_text.delta", "response.refusal.delta"):
                         self._show(event.delta, False)
                     elif event.type in _THOUGHTS:
@@ -136,11 +148,17 @@ class OpenAI:
                 if item["type"] == "function_call"
             ),
             usage=usage,
-            cost_usd=prices.cost_usd("openai", self._model, usage),
+            cost_usd=self.cost_usd(usage),
             stop="refusal" if any(part["type"] == "refusal" for part in parts) else reason,
             opaque={"openai": _kept(items)},
             raw=raw,
         )
+
+
+def _written(event: Any) -> str:
+    """Text, a call's arguments, or a summary of reasoning."""
+    delta = getattr(event, "delta", None)
+    return delta if isinstance(delta, str) else ""
 
 
 def _failure(code: str | None, message: str) -> StreamError:

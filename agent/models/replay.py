@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from agent.models.bounds import Bounds
 from agent.models.strict import Comparison
 from harness.errors import UsageError
 from harness.types import Frozen
@@ -66,7 +67,10 @@ class Replay:
         self._next = min(replies, len(self._turns))
         self._next_judged = min(judged, len(self._judged))
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+    def cost_usd(self, usage: Usage) -> float | None:
+        return 0.0
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
         if self._comparison is not None:
             self._comparison.begin()
         if not tools:  # only the judge has none; it may be asked at other points than it was then

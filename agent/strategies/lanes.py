@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.budget import DIMENSIONS, exceeded
+from agent.budget import DIMENSIONS
+from agent.cap import exhausted
 from agent.conversation import Conversation
 from agent.strategies.base import Begin, Step
 from agent.strategies.phased import Phased
@@ -29,7 +30,7 @@ class Lanes(Phased):
         return _part(state.config.budget, state.lane.number, self.count)
 
     def next(self, state: Folding, talk: Conversation) -> Step | None:
-        if exceeded(self.share(state), state.spend) and (lane := self.ended(state)):
+        if exhausted(self.share(state), state.spend, DIMENSIONS) and (lane := self.ended(state)):
             return lane
         return super().next(state, talk)
 

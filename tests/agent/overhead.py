@@ -35,7 +35,10 @@ class Model:
     def priced(self) -> bool:
         return True
 
-    def reply(self, messages, tools) -> Turn:
+    def cost_usd(self, usage) -> float:
+        return 0.0
+
+    def reply(self, messages, tools, bounds) -> Turn:
         self.asked_at.append(time.perf_counter())
         number = len(self.asked_at)
         # As an adapter makes it: the whole conversation, no text of it the same object as before.

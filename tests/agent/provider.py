@@ -31,6 +31,8 @@ class Answer:
     """The connection breaks after the events, within a chunk."""
     silent: bool = False
     """Nothing is answered until the test is over."""
+    stalls: bool = False
+    """The same after the events."""
 
 
 class Server(ThreadingHTTPServer):
@@ -75,6 +77,9 @@ class Handler(BaseHTTPRequestHandler):
                 line = event if isinstance(event, bytes) else f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
                 data = line if isinstance(line, bytes) else line.encode()
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+            if answer.stalls:
+                self.wfile.flush()
+                self.server.over.wait()
             self.wfile.write(b"fff\r\nhalf a ch" if answer.cut else b"0\r\n\r\n")
 
     def begin(self, answer: Answer, headers: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ def used(budget: Budget) -> Meter:
     meter = Meter(budget, clock)
     meter.add_turn(TURN)
     meter.add_turn(TURN)
-    meter.add_device(8.0)
+    meter.add_use(8.0)
     clock.now += 30.0
     return meter
 

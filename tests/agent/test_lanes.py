@@ -101,10 +101,15 @@ def test_a_summary_knows_its_own_lane_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("budget", "lanes"),
-    [(Budget(steps=None, tokens=650), [1, 1, 1, 2, 2, 3, 3]), (Budget(steps=None, usd=0.6), [1, 1, 2, 2, 3, 3])],
+    [
+        # The seventh request's input would not fit into what is left.
+        (Budget(steps=None, tokens=65_000), [1, 1, 1, 2, 2, 3]),
+        (Budget(steps=None, usd=0.6), [1, 1, 2, 2, 3, 3]),
+    ],
 )
 def test_every_limit_is_divided(tmp_path, budget, lanes):
-    turns = [say(write("a")) if n % 2 else say(write("d")) for n in range(9)]
+    usage = Usage(input_tokens=9000, output_tokens=1000)
+    turns = [say(write("a" if n % 2 else "d"), usage=usage) for n in range(9)]
     run, _, _, _ = looped(tmp_path, turns, budget=budget)
     assert run.reason.startswith("budget") and [a.lane for a in run.attempts] == lanes
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from agent.loop import run_loop
-from agent.models.base import ModelError
+from agent.models.base import ModelError, ReplyCutError
+from agent.models.bounds import Bounds
 from agent.models.replay import REPLAY_END
-from harness.errors import HarnessError, UsageError
+from harness.errors import BudgetEndedError, HarnessError, UsageError
 from harness.types import Candidate, Evaluation, Verdict
 from runs.events import Budget, Event, ModelReplied, RunConfig, RunFinished, Target, ToolReturned, UserMessage
-from runs.fold import Run
+from runs.fold import Run, fold
 from runs.messages import Message, ToolCall, Turn, Usage
 from runs.record import Record
 from tests.runs.factories import candidate, config, evaluation, measurement
@@ -59,15 +60,22 @@ class Scripted:
     judged: list[Turn] = field(default_factory=list)
     """What it says when it is asked without tools."""
     asked: list[list[Message]] = field(default_factory=list)
+    bounds: list[Bounds | None] = field(default_factory=list)
+    checked: bool = True
+    """Whether it is to be offered the tools of this file."""
 
     def priced(self) -> bool:
         return self.known_price
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+    def cost_usd(self, usage: Usage) -> float:
+        return (usage.input_tokens + usage.output_tokens) * 1e-6
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds | None = None) -> Turn:
+        self.bounds.append(bounds)
         if not tools:
             self.asked.append(list(messages))
             return self.judged.pop(0)
-        assert {tool["name"] for tool in tools} == {"write", "bench", "submit"}
+        assert not self.checked or {tool["name"] for tool in tools} == {"write", "bench", "submit"}
         self.seen.append(list(messages))
         turn = self.turns.pop(0) if self.turns else Turn(stop=REPLAY_END)
         if isinstance(turn, BaseException):
@@ -177,6 +185,7 @@ class Play:
         session: FakeSession | None = None,
         settings: RunConfig | None = None,
         on_event: Callable[[Event], None] = lambda event: None,
+        clock: Callable[[], float] | None = None,
     ) -> Outcome:
         model, session, heard = Scripted(turns), session or FakeSession(), []
 
@@ -194,7 +203,7 @@ class Play:
                 hear,
                 prompts_hash="h",
                 toolbox=Toolbox(),
-                clock=Clock(),
+                clock=clock or Clock(),
             )
             assert record.run() == run
             events = list(record.events())
@@ -292,7 +301,7 @@ def test_the_end_of_a_replay_is_not_a_step(play: Play) -> None:
     ("budget", "reason", "steps", "calls"),
     [
         (Budget(steps=2), "budget: steps", 2, 4),  # the last reply's calls are still made
-        (Budget(tokens=150), "budget: tokens", 2, 4),
+        (Budget(tokens=2350), "budget: tokens", 2, 4),
         (Budget(usd=0.05), "budget: usd", 1, 2),
         (Budget(device_s=2.0), "budget: device_s", 1, 2),
         (Budget(device_s=3.0), "budget: device_s", 2, 4),
@@ -317,6 +326,80 @@ def test_wall_time(play: Play) -> None:
     outcome = play([say(*[write("a")] * 100)], settings=config(budget=Budget(wall_s=30.0)))
     assert outcome.run.reason == "budget: wall_s"
     assert 1 < len(outcome.of(ToolReturned)) < 30
+
+
+def test_a_call_that_the_budget_ends(play: Play) -> None:
+    """No verdict, its device time is charged, the best is graded, and later calls are not made."""
+    session = FakeSession({"a": [speed("a", 1.5)], "b": [BudgetEndedError("device_s")]})
+
+    def evaluate() -> Evaluation:
+        if session.current == candidate("b"):
+            session.allowance.charge(7.0)
+            session.allowance.add_wait(3.0)
+        return FakeSession.evaluate(session)
+
+    session.evaluate = evaluate  # type: ignore[method-assign]
+    turns = [say(write("a"), BENCH), say(write("b"), BENCH, write("c"))]
+    outcome = play(turns, session, config(budget=Budget(device_s=8.0)))
+    assert outcome.run.reason == "budget: device_s"
+    assert session.graded == ["a"] and outcome.run.official is not None
+    ended = outcome.of(ToolReturned)[-1]
+    assert (ended.ok, ended.evaluation, ended.device_s, ended.waited_s) == (False, None, 7.0, 3.0)
+    assert ended.text.startswith("The run's budget ended during this call (device_s)")
+    assert "says nothing about the candidate" in ended.text and "0 of 8 device-seconds" in ended.text
+    assert [attempt.verdict for attempt in outcome.run.attempts] == [None, Verdict.passed, None]
+    assert (outcome.run.spend.device_s, outcome.run.spend.waited_s) == (2.0 + 7.0 + 2.0, 3.0)
+
+
+def test_waiting_for_devices_is_no_working_time(play: Play) -> None:
+    """Live and folded, in tool calls and in the official evaluation."""
+    waited = speed("a", 1.5).model_copy(update={"waited_s": 100.0})
+    session = FakeSession({"a": [waited]})
+
+    def evaluate() -> Evaluation:
+        session.allowance.add_wait(100.0)
+        clock.now += 100.0
+        return FakeSession.evaluate(session)
+
+    session.evaluate = evaluate  # type: ignore[method-assign]
+    clock = Clock()
+    outcome = play([say(write("a"), BENCH), say(SUBMIT)], session, config(budget=Budget(wall_s=60.0)), clock=clock)
+    assert outcome.run.reason == "submitted"
+    before = fold(outcome.events[:-1]).spend
+    assert (before.waited_s, outcome.run.spend.waited_s) == (100.0, 200.0)
+    assert before.wall_s <= outcome.run.spend.wall_s < 60.0
+
+
+def test_a_reply_that_is_cut_is_paid_for_and_not_acted_on(play: Play) -> None:
+    cut = ReplyCutError("wall_s", Usage(input_tokens=1000, output_tokens=500), waited_s=4.0)
+    session = FakeSession({"a": [speed("a", 1.5)]})
+    outcome = play([say(write("a"), BENCH), cut], session, config(budget=Budget(wall_s=60.0)))
+    assert (outcome.run.reason, session.graded) == ("budget: wall_s", ["a"])
+    last = outcome.of(ModelReplied)[-1].turn
+    assert (last.stop, last.tool_calls, last.usage, last.waited_s) == ("cut", (), cut.usage, 4.0)
+    assert last.cost_usd == outcome.model.cost_usd(cut.usage)
+    assert outcome.run.spend.tokens == 100 + 1500 and outcome.run.spend.waited_s == 4.0
+    assert len(outcome.of(ToolReturned)) == 2
+
+
+def test_what_is_left_bounds_the_next_request(play: Play) -> None:
+    session = FakeSession({"a": [speed("a", 1.5)]})
+    huge = say(write("a"), BENCH, usage=Usage(input_tokens=40_000, output_tokens=20_000, reasoning_tokens=15_000))
+    outcome = play([huge, huge], session, config(budget=Budget(tokens=100_000, steps=None)))
+    first, *others = (bounds.output_tokens for bounds in outcome.model.bounds)
+    assert 99_990 <= first < 100_000 and others == [], "45 000 and a little of input would break the limit"
+    assert (outcome.run.reason, outcome.run.spend.tokens) == ("budget: tokens", 60_000)
+    assert session.graded == ["a"]
+
+
+def test_an_estimate_of_the_next_input(play: Play) -> None:
+    usage = Usage(input_tokens=1000, cached_tokens=800, output_tokens=500, reasoning_tokens=300)
+    outcome = play([say(write("a"), usage=usage), say(SUBMIT)], settings=config(budget=Budget(tokens=10**6)))
+    first, second = (bounds.expected for bounds in outcome.model.bounds)
+    assert first == Usage(input_tokens=len("be gooddo it") // 4)
+    answer = outcome.of(ToolReturned)[0].text
+    assert second.input_tokens == 1000 + 200 + len(answer) // 4
+    assert second.cached_tokens == pytest.approx(0.8 * second.input_tokens, abs=1)
 
 
 def test_wrong_calls_are_answered(play: Play) -> None:

@@ -147,8 +147,11 @@ class Marked:
     def priced(self) -> bool:
         return True
 
-    def reply(self, messages: Any, tools: Any) -> Turn:
-        request = self.adapter._request(messages, tools)
+    def cost_usd(self, usage: Any) -> float:
+        return 0.0
+
+    def reply(self, messages: Any, tools: Any, bounds: Any = None) -> Turn:
+        request = self.adapter._request(messages, tools, bounds)
         self.sent += len(json.dumps(request))
         self.left -= 1
         call = write(f"{self.left} {'y' * 2000}") if self.left else SUBMIT

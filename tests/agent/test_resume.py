@@ -46,7 +46,7 @@ ANSWERS = {
 ENDINGS = {
     "submitted": (TURNS, {}),
     "budget: steps": (TURNS, {"budget": Budget(steps=3)}),
-    "budget: tokens": (TURNS, {"budget": Budget(tokens=350)}),
+    "budget: tokens": (TURNS, {"budget": Budget(tokens=2550)}),
     "target_met": (TURNS, {"target": Target(speedup=1.3)}),
     "model_stopped": ((*TURNS[:3], say(text="x"), say(text="y"), say(text="z")), {}),
 }

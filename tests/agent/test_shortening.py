@@ -43,7 +43,10 @@ class Counting:
     def priced(self) -> bool:
         return True
 
-    def reply(self, messages: Any, tools: Any) -> Any:
+    def cost_usd(self, usage: Usage) -> float:
+        return 0.0
+
+    def reply(self, messages: Any, tools: Any, bounds: Any = None) -> Any:
         items = [item for message in messages for item in openai._to_items(message)]
         sent = json.dumps(items)
         common = next((i for i, (a, b) in enumerate(zip(self.before, sent, strict=False)) if a != b), len(self.before))

@@ -11,6 +11,7 @@ from agent.strategies.phased import PLATEAU, STRUGGLE
 from harness.errors import UsageError
 from harness.types import Verdict
 from runs.events import Budget, ContextReset, ModelReplied, ToolReturned, UserMessage
+from runs.messages import Usage
 from runs.record import Record
 from tests.agent.test_loop import (
     BENCH,
@@ -123,8 +124,9 @@ def test_the_judge_is_paid_once_whenever_the_run_is_killed(tmp_path):
 def test_the_last_reply_may_be_the_judges(tmp_path):
     """Tokens can run out with it, as with any reply."""
     turns = tried(FAST, *SLOWER)
-    budget = Budget(steps=None, tokens=100 * (len(turns) + 1))
-    run, model, *_ = looped(tmp_path, "phased", [*turns, say(SUBMIT)], budget=budget)
+    judged = say(text="Fuse them.", usage=Usage(input_tokens=5000, output_tokens=3000))
+    budget = Budget(steps=None, tokens=100 * len(turns) + 8000)
+    run, model, *_ = looped(tmp_path, "phased", [*turns, say(SUBMIT)], judged=[judged], budget=budget)
     assert run.reason == "budget: tokens" and len(model.asked) == 1 and len(model.seen) == len(turns)
 
 
@@ -162,7 +164,7 @@ def test_the_plain_loop_says_nothing(tmp_path):
 class Offered(Scripted):
     """Keeps the names of the tools that it was offered."""
 
-    def reply(self, messages, tools):
+    def reply(self, messages, tools, bounds):
         self.seen.append([tool["name"] for tool in tools])
         return self.turns.pop(0)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness import lease, machine
-from harness.errors import HarnessError
+from harness.allowance import Allowance
+from harness.errors import BudgetEndedError, HarnessError
 from harness.lease import BusyError, Lease, free_devices
 from harness.processes import Processes
 from harness.ranks import Outcome, RankOutcome
@@ -92,23 +93,31 @@ def test_one_who_waits_gets_the_device_when_its_holder_dies(holder):
 
 def test_time_held_adds_up_and_waiting_does_not_count():
     lease = Lease("cuda", [3, 1])
-    assert lease.devices == (1, 3) and lease.held_s == 0
+    assert lease.devices == (1, 3)
+    use, other = Allowance(), Allowance()
     for _ in range(2):
-        with lease.hold():
+        with lease.hold(allowance=use):
             time.sleep(0.05)
-    assert 0.1 <= lease.held_s < 0.5
-    before = lease.held_s
-    other = Lease("cuda", [3])
-    with lease.hold(), pytest.raises(HarnessError), other.hold(0.05):
+    assert 0.2 <= use.device_s < 1.0 and use.waited_s == 0.0, "seconds x devices"
+    with lease.hold(), pytest.raises(HarnessError), Lease("cuda", [3]).hold(0.05, other):
         pass
-    assert other.held_s == 0.0 and lease.held_s > before
+    assert other.device_s == 0.0 and other.waited_s >= 0.05
 
 
 def test_an_error_inside_frees_the_devices():
-    lease = Lease("cuda", [0])
-    with pytest.raises(KeyError), lease.hold():
+    use = Allowance()
+    with pytest.raises(KeyError), Lease("cuda", [0]).hold(allowance=use):
         raise KeyError
-    assert free_devices("cuda", [0]) == [0] and lease.held_s > 0
+    assert free_devices("cuda", [0]) == [0] and use.device_s > 0
+
+
+def test_a_limit_ends_the_waiting_for_a_device(holder):
+    holder("0")
+    use = Allowance(lambda: "sweep usd")
+    with pytest.raises(BudgetEndedError) as ended, Lease("cuda", [0, 1]).hold(60, use):
+        pass
+    assert ended.value.limit == use.ended == "sweep usd" and use.device_s == 0.0
+    assert free_devices("cuda", [1]) == [1]
 
 
 def test_a_lease_does_not_pass_to_child_processes():
@@ -207,6 +216,10 @@ class Ranks:
         return Outcome(
             [RankOutcome(0, reply={"seconds": 0.0} if self.well else None, exit="" if self.well else "SIGBUS")]
         )
+
+    @property
+    def alive(self) -> bool:
+        return not self.killed
 
     def log(self, rank: int) -> str:
         return ""

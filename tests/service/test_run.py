@@ -39,13 +39,13 @@ class Sandbox:
     def inspect(self, entry, case, dtype: str) -> Work:
         return Work(link_in_bytes=450e9)
 
-    def compile(self, candidate) -> BuildReport:
+    def compile(self, candidate, *, allowance=None) -> BuildReport:
         return BuildReport(candidate=candidate.hash, verdict=None, summary="built")
 
     def warm_up(self) -> None:
         pass
 
-    def evaluate(self, request: Request, on_stage=None, *, last=False):
+    def evaluate(self, request: Request, on_stage=None, *, last=False, allowance=None):
         verdict = Verdict.wrong_values if "wrong" in request.candidate.source else Verdict.passed
         return self._evaluation(request.candidate, verdict, case=request.case, stage=Stage.timing)
 

@@ -25,13 +25,13 @@ class RecordedSandbox:
             raise answer
         return answer(asked[0]) if callable(answer) else answer
 
-    def compile(self, candidate):
+    def compile(self, candidate, *, allowance):
         return self._answer(candidate)
 
-    def evaluate(self, request, on_stage=None):
+    def evaluate(self, request, on_stage=None, *, allowance):
         return self._answer(request)
 
-    def profile(self, request, folder, kernel=""):
+    def profile(self, request, folder, kernel="", *, allowance):
         return self._answer(request, folder, kernel)
 
 
