@@ -6,9 +6,10 @@ import pytest
 from harness.errors import UsageError
 from harness.types import Ratio, Verdict
 from runs.events import ModelReplied, RunFinished, RunStarted, Spend, ToolReturned
+from runs.loading import load, read
 from runs.messages import ToolCall, Turn, Usage
 from runs.record import Record
-from runs.rows import MODES, faster, load, read
+from runs.rows import MODES, Progress, Success
 from tests.runs.factories import candidate, config, evaluation, measurement
 from tests.runs.record_sets import write_run, write_set
 
@@ -62,7 +63,7 @@ def test_a_row_of_a_run_that_became_correct_and_then_faster(tmp_path) -> None:
     figures = [(p.step, p.tokens, p.usd, p.device_s, p.device and p.device.low) for p in row.progress]
     assert figures == [(2, 200, 1.0, 4.0, 0.7), (3, 300, 1.5, 6.0, 1.2)]
     assert row.ratio("eager") == row.eager and row.ratio("headline") == row.device
-    assert row.faster_than(1.19) and not row.faster_than(1.2) and row.faster_than(1.2, "eager")
+    assert Success(p=1.19).holds(row) and not Success(p=1.2).holds(row) and Success(p=1.2, figure="eager").holds(row)
 
 
 def test_a_run_without_a_correct_candidate_counts_by_its_last_failure(tmp_path) -> None:
@@ -74,7 +75,7 @@ def test_a_run_without_a_correct_candidate_counts_by_its_last_failure(tmp_path) 
     assert (silent.outcome, silent.verdict, silent.mode) == ("sample", None, "no candidate")
     official = evaluation(A, Verdict.wrong_values)
     undone = read(record(tmp_path, "d", evaluation(A, measured=measurement(2.0)), official=official))
-    assert (undone.mode, undone.correct, undone.faster_than(0.0)) == ("mismatch", False, False)
+    assert (undone.mode, undone.correct, Success(p=0.0).holds(undone)) == ("mismatch", False, False)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,13 @@ def test_every_verdict_but_passed_has_a_mode() -> None:
 
 
 def test_faster_is_by_the_lower_bound_with_a_margin_unless_raw() -> None:
+    def holds(ratio: Ratio | None, p: float, **rest) -> bool:
+        return Success(p=p, **rest).reached(Progress(step=1, tokens=0, usd=0, wall_s=0, device_s=0, device=ratio))
+
     ratio = Ratio(value=1.1, low=1.02, high=1.2)
-    assert faster(ratio, 1.0) and not faster(ratio, 1.0, margin=0.03) and not faster(ratio, 1.05)
-    assert faster(ratio, 1.05, raw=True) and not faster(ratio, 1.1, raw=True) and not faster(None, 0.0)
+    assert holds(ratio, 1.0) and not holds(ratio, 1.0, margin=0.03) and not holds(ratio, 1.05)
+    assert holds(ratio, 1.05, raw=True) and not holds(ratio, 1.1, raw=True) and not holds(None, 0.0)
+    assert not holds(ratio, 1.0, figure="eager")
 
 
 def test_a_made_up_set_is_what_records_are(tmp_path) -> None:
