@@ -4,6 +4,7 @@ them need little memory."""
 from __future__ import annotations
 
 import functools
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ from runs.fold import Folding, Run
 from runs.record import Record
 from runs.rows import MODES, Outcome, ProblemKey, Progress, Row
 
+_LARGE_BYTES = 100_000_000
+"""From here on reading in parallel is worth the start of processes (half a second each)."""
+_MOST_PROCESSES = 4
+
 
 class Loaded(Frozen):
     rows: tuple[Row, ...]
@@ -30,17 +35,32 @@ class Loaded(Frozen):
         return [row for row in self.rows if row.outcome == "sample"]
 
 
-def load(paths: Sequence[Path]) -> Loaded:
+def load(paths: Sequence[Path], processes: int = 1) -> Loaded:
     """The rows of all runs under the paths: records, folders of records, sweeps. A record that two of them name counts
-    once. Raises UsageError for a path with no run in it."""
-    found = {record.path.resolve(): record for path in paths for record in records(path)}
-    rows, unreadable = [], []
-    for record in found.values():
-        try:
-            rows.append(read(record))
-        except (RingsmithError, OSError) as error:
-            unreadable.append(str(error))
-    return Loaded(rows=tuple(_numbered(rows)), unreadable=tuple(unreadable))
+    once. Raises UsageError for a path with no run in it.
+
+    With more than one process, large sets are read by that many; the main module must then be importable (`spawn`)."""
+    found = list({record.path.resolve(): record for path in paths for record in records(path)}.values())
+    if processes > 1 and sum((record.path / "events.jsonl").stat().st_size for record in found) > _LARGE_BYTES:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        with ProcessPoolExecutor(min(processes, _MOST_PROCESSES), get_context("spawn")) as pool:
+            read_ones = list(pool.map(_read_or_say, found, chunksize=8))
+    else:
+        read_ones = [_read_or_say(record) for record in found]
+    return Loaded(
+        rows=tuple(_numbered(row for row in read_ones if isinstance(row, Row))),
+        unreadable=tuple(error for error in read_ones if isinstance(error, str)),
+    )
+
+
+def _read_or_say(record: Record) -> Row | str:
+    """The row, or why there is none."""
+    try:
+        return read(record)
+    except (RingsmithError, OSError) as error:
+        return str(error)
 
 
 def records(path: Path) -> Sequence[Record]:
@@ -64,9 +84,23 @@ def is_sweep(path: Path) -> bool:
 
 
 def planned(paths: Sequence[Path], rows: Sequence[Row]) -> tuple[ProblemKey, ...]:
-    """All problems that were to be tried: the denominator of every share. Without a plan, those of the rows, whoever's:
-    a model that was not run on one of them has not solved it."""
-    return tuple(sorted({row.problem for row in rows}, key=lambda key: (key.suite, key.problem, key.case)))
+    """All problems that were to be tried, whoever was to: the denominator of every share. Those of the sweeps' plans
+    and of the rows. Raises UsageError for a plan that is none."""
+    found = {row.problem for row in rows}
+    for path in paths:
+        for folder in (path, *path.glob("*/")):
+            if is_sweep(folder):
+                found |= _of_plan(folder / "plan.json")
+    return tuple(sorted(found))
+
+
+def _of_plan(path: Path) -> set[ProblemKey]:
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        suite = plan["common"].get("suite", "")
+        return {ProblemKey(suite, int(number), case) for number, case in plan["cases"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: not a sweep's plan ({type(error).__name__}: {error})") from None
 
 
 def read(record: Record) -> Row:
@@ -172,11 +206,11 @@ def described(suite: str, problem: int) -> tuple[str, str]:
 
 
 def _numbered(rows: Iterable[Row]) -> Iterator[Row]:
-    seen: dict[tuple[str, int, str], int] = defaultdict(int)
+    seen: dict[str, int] = defaultdict(int)
     for row in sorted(rows, key=lambda row: (row.started_at, row.run_id)):
         if row.outcome != "sample":
             yield row
             continue
-        key = (row.config.model_dump_json(), row.config.problem, row.config.case)
+        key = row.config.model_dump_json(exclude={"sample"})
         seen[key] += 1
         yield row.model_copy(update={"sample": seen[key]})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from harness.types import Frozen, Mechanism, Ratio, Verdict
 from runs.events import RunConfig, Spend
@@ -34,10 +35,10 @@ Outcome = Literal["sample", "fault", "unfinished"]
 `unfinished`: interrupted, killed or still running. Only samples are counted in metrics."""
 
 
-class ProblemKey(Frozen):
+class ProblemKey(NamedTuple):
     """What is counted as one problem: the same workload at two sizes is two."""
 
-    suite: str = ""
+    suite: str
     problem: int
     case: str
 
@@ -89,9 +90,9 @@ class Row(Frozen):
     started_at: float
     """Unix time in seconds."""
 
-    @property
+    @cached_property
     def problem(self) -> ProblemKey:
-        return ProblemKey(suite=self.config.suite, problem=self.config.problem, case=self.config.case)
+        return ProblemKey(self.config.suite, self.config.problem, self.config.case)
 
     @property
     def correct(self) -> bool:

@@ -46,10 +46,11 @@ def write_set(
     """`faults` more runs per model end by an error. A step's texts are `text_bytes` long, in several copies each, as a
     provider's raw response and a compiler's log are."""
     draw = random.Random(seed)
+    ease = {problem: draw.random() ** 3 for problem in problems}
     for m, model in enumerate(models):
         for problem in problems:
             for sample in range(samples):
-                skill = 0.25 + 0.5 * draw.random() / (1 + m)
+                skill = ease[problem] / (1 + 0.8 * m)
                 write_run(root, f"{m}-p{problem:02d}-{sample}", model, problem, skill, steps, text_bytes, draw)
         for fault in range(faults):
             write_run(root, f"{m}-fault-{fault}", model, problems[0], 0.5, 2, text_bytes, draw, "error: 503")

@@ -29,7 +29,7 @@ FAST = Success(p=1.0)
 
 
 def key(problem: int) -> ProblemKey:
-    return ProblemKey(problem=problem, case="pkb")
+    return ProblemKey("", problem, "pkb")
 
 
 def row(problem: int, low: float | None = None, *, device=None, outcome="sample", progress=(), **changed) -> Row:

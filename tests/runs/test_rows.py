@@ -6,7 +6,7 @@ import pytest
 from harness.errors import UsageError
 from harness.types import Ratio, Verdict
 from runs.events import ModelReplied, RunFinished, RunStarted, Spend, ToolReturned
-from runs.loading import load, read
+from runs.loading import load, planned, read
 from runs.messages import ToolCall, Turn, Usage
 from runs.record import Record
 from runs.rows import MODES, Progress, Success
@@ -114,6 +114,20 @@ def test_runs_are_found_in_folders_sweeps_and_by_themselves_and_counted_once(tmp
     assert [row.run_id for row in load([tmp_path / "sweeps"]).rows] == ["one"]
     with pytest.raises(UsageError, match="neither a run"):
         load([tmp_path])
+
+
+def test_planned_problems_count_even_if_nothing_was_run_on_them(tmp_path) -> None:
+    sweep = tmp_path / "s"
+    record(sweep / "runs", "one")
+    rows = load([sweep / "runs"]).rows
+    assert [(key.problem, key.case) for key in planned([sweep / "runs"], rows)] == [(1, "pkb")]
+    (sweep / "plan.json").write_text(json.dumps({"cases": {"1": "pkb", "13": "large"}, "common": {"suite": ""}}))
+    expected = [(1, "pkb"), (13, "large")]
+    for path in (sweep, tmp_path):
+        assert [(key.problem, key.case) for key in planned([path], rows)] == expected
+    (sweep / "plan.json").write_text("[]")
+    with pytest.raises(UsageError, match="not a sweep's plan"):
+        planned([sweep], rows)
 
 
 def test_a_broken_record_is_named_and_left_out(tmp_path) -> None:
