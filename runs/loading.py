@@ -19,6 +19,8 @@ from runs.fold import Folding, Run
 from runs.record import Record
 from runs.rows import MODES, Outcome, ProblemKey, Progress, Row
 
+UNKNOWN = "unknown"
+"""Name and family of a problem whose suite is not on this machine."""
 _LARGE_BYTES = 100_000_000
 """From here on reading in parallel is worth the start of processes (half a second each)."""
 _MOST_PROCESSES = 4
@@ -147,7 +149,7 @@ def _row(run: Run, path: Path, progress: tuple[Progress, ...]) -> Row:
         run_id=run.run_id,
         path=str(path),
         config=config,
-        name=official.name if official else name,
+        name=official.name if official and name == UNKNOWN else name,
         family=family,
         outcome=outcome,
         reason=run.reason or "",
@@ -201,7 +203,7 @@ def described(suite: str, problem: int) -> tuple[str, str]:
     try:
         entry = catalogue.find(problem, suite)
     except ProblemError:
-        return "unknown", "unknown"
+        return UNKNOWN, UNKNOWN
     return entry.name, entry.family
 
 

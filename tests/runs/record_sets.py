@@ -78,9 +78,11 @@ def write_run(
         at=at, run_id=run_id, config=run, prompts_hash="h", messages=(Message(role="system", text=text),)
     )
     events: list[Event] = [started]
+    sources: list[str] = []
     for step in range(1, steps + 1):
         at += 60.0
         source = Candidate(source=f"# {run_id} {step}\n{text}", backend=Backend.cuda)
+        sources.append(source.source)
         arguments = json.dumps({"source": source.source})
         calls = (
             ToolCall(id=f"{step}w", name="write_candidate", arguments=arguments),
@@ -134,7 +136,11 @@ def write_run(
         )
     )
     folder = root / run_id
-    folder.mkdir(parents=True)
+    (folder / "candidates").mkdir(parents=True)
+    for text in sources if official is not None else ():
+        graded = Candidate(source=text, backend=Backend.cuda)
+        if graded.hash == official.candidate:
+            (folder / "candidates" / f"{graded.hash}.py").write_text(text)
     with (folder / "events.jsonl").open("w") as file:
         for event in events:
             file.write(json.dumps(event.model_dump(mode="json"), ensure_ascii=False) + "\n")
