@@ -42,7 +42,7 @@ def summary(study: Study) -> Table:
     table = Table(
         "summary",
         "Summary",
-        f"Shares are of all {len(study.problems)} problems, with 95% intervals over problems. Geometric mean of "
+        f"Shares are of all problems ({len(study.problems)}), with 95% intervals over problems. Geometric mean of "
         "speed-ups and median share of the roofline are over correct runs only. `short` problems have fewer samples "
         f"than {study.ks[-1]}: figures that need more are lower bounds. Steps are a sample's mean; tokens, USD and GPU "
         "hours are sums, faults included.",

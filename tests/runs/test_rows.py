@@ -116,6 +116,14 @@ def test_runs_are_found_in_folders_sweeps_and_by_themselves_and_counted_once(tmp
         load([tmp_path])
 
 
+def test_several_processes_read_the_same(tmp_path, monkeypatch) -> None:
+    write_set(tmp_path, problems=(1,), samples=2, steps=2)
+    (tmp_path / "0-p01-0" / "events.jsonl").write_text("{}\n")
+    alone = load([tmp_path])
+    monkeypatch.setattr("runs.loading._LARGE_BYTES", 0)
+    assert load([tmp_path], processes=2) == alone and len(alone.rows) == 5 and len(alone.unreadable) == 1
+
+
 def test_planned_problems_count_even_if_nothing_was_run_on_them(tmp_path) -> None:
     sweep = tmp_path / "s"
     record(sweep / "runs", "one")
