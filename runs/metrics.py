@@ -155,7 +155,7 @@ def geomean_speedup(rows: Sequence[Row], figure: Figure = "headline") -> Mean:
     logs: dict[ProblemKey, list[float]] = {}
     for row in rows:
         ratio = row.ratio(figure) if row.outcome == "sample" and row.correct else None
-        if ratio is not None and ratio.value > 0:
+        if ratio is not None and 0 < ratio.value < np.inf:
             logs.setdefault(row.problem, []).append(float(np.log(ratio.value)))
     runs = sum(map(len, logs.values()))
     value = float(np.exp(np.mean([np.mean(of) for of in logs.values()]))) if logs else None
