@@ -115,7 +115,7 @@ def read(record: Record) -> Row:
         state.add(event)
         if isinstance(event, ToolReturned) and event.evaluation is not None and event.evaluation.passed:
             _note(progress, event, state.spend)
-    return _row(state.run(live=False), record.path, tuple(progress))
+    return _row(state.run(live=False), record.path, tuple(progress), started.prompts_hash)
 
 
 def _note(progress: list[Progress], event: ToolReturned, spend: Spend) -> None:
@@ -140,7 +140,7 @@ def _improves(new: Progress, before: list[Progress], figure: Literal["eager", "d
     return ratio is not None and all(ratio.low > old.low or ratio.value > old.value for old in known)
 
 
-def _row(run: Run, path: Path, progress: tuple[Progress, ...]) -> Row:
+def _row(run: Run, path: Path, progress: tuple[Progress, ...], prompts_hash: str) -> Row:
     official, config = run.official, run.config
     verdict = official.verdict if official else _last_failure(run)
     outcome = _outcome(run)
@@ -159,6 +159,7 @@ def _row(run: Run, path: Path, progress: tuple[Progress, ...]) -> Row:
         spend=run.spend,
         progress=progress,
         started_at=run.started_at,
+        prompts_hash=prompts_hash,
         **_measured(official),
     )
 
@@ -170,6 +171,7 @@ def _measured(official: Evaluation | None) -> dict[str, Any]:
         "mechanisms": official.mechanisms,
         "uses_nccl": official.uses_nccl,
         "devices": official.environment.devices,
+        "harness": official.environment.harness,
     }
     measured: Measurement | None = official.measurement
     if measured is None:

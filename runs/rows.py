@@ -89,6 +89,9 @@ class Row(Frozen):
     """Begins with the first correct candidate."""
     started_at: float
     """Unix time in seconds."""
+    prompts_hash: str = ""
+    harness: str = ""
+    """Ringsmith's version at the official evaluation."""
 
     @cached_property
     def problem(self) -> ProblemKey:

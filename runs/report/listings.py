@@ -61,6 +61,8 @@ def runs(study: Study) -> Table:
         (Column(f"{fast} at step", ".0f"), lambda row: spent_until(row, "step", study.fast)),
         (Column(f"{fast} at USD", ".3f"), lambda row: spent_until(row, "usd", study.fast)),
         (Column("end"), lambda row: row.reason),
+        (Column("prompts"), lambda row: row.prompts_hash),
+        (Column("Ringsmith"), lambda row: row.harness),
         (Column("run"), lambda row: row.run_id),
     ]
     samples = sorted(

@@ -73,9 +73,16 @@ class Study:
 
 
 def study(
-    paths: Sequence[Path], *, fast: Success | None = None, ks: Sequence[int] = (), title: str = "", processes: int = 1
+    paths: Sequence[Path],
+    *,
+    fast: Success | None = None,
+    ks: Sequence[int] = (),
+    title: str = "",
+    by_path: bool = False,
+    processes: int = 1,
 ) -> Study:
-    """Raises UsageError for a path without runs. `ks` empty: 1 and the usual number of samples of a problem."""
+    """Raises UsageError for a path without runs. `ks` empty: 1 and the usual number of samples of a problem. `by_path`:
+    runs of different paths are different configurations (two versions of Ringsmith, or of its prompts)."""
     fast = fast or Success(p=1.0)
     if any(k < 1 for k in ks):
         raise UsageError("k is at least 1")
@@ -86,7 +93,7 @@ def study(
     names = {row.problem: (row.name, row.family) for row in loaded.rows}
     return Study(
         title=title or ", ".join(path.resolve().name for path in paths),
-        groups=_grouped(loaded.rows),
+        groups=_grouped(loaded.rows, paths if by_path else ()),
         problems=problems,
         names={key: names.get(key) or described(key.suite, key.problem) for key in problems},
         unreadable=loaded.unreadable,
@@ -107,16 +114,24 @@ def _identity(row: Row) -> tuple[Any, ...]:
     return tuple(getattr(row.config, name) for name in _NAMED)
 
 
-def _grouped(rows: Sequence[Row]) -> tuple[Group, ...]:
-    grouped: dict[tuple[Any, ...], list[Row]] = {}
+def _grouped(rows: Sequence[Row], paths: Sequence[Path]) -> tuple[Group, ...]:
+    """`paths`: those that runs are told apart by."""
+    grouped: dict[tuple[str, tuple[Any, ...]], list[Row]] = {}
     for row in rows:
-        grouped.setdefault(_identity(row), []).append(row)
-    differ = [i for i in range(1, len(_NAMED)) if len({identity[i] for identity in grouped}) > 1]
-    groups = [
-        Group(" · ".join([str(identity[0]), *(_said(_NAMED[i], identity[i]) for i in differ)]), tuple(of))
-        for identity, of in grouped.items()
-    ]
+        grouped.setdefault((_origin(row, paths), _identity(row)), []).append(row)
+    differ = [i for i in range(1, len(_NAMED)) if len({identity[i] for _, identity in grouped}) > 1]
+    groups = []
+    for (origin, identity), of in grouped.items():
+        said = (_said(_NAMED[i], identity[i]) for i in differ)
+        label = " · ".join([*([origin] if origin else []), str(identity[0]), *said])
+        groups.append(Group(label, tuple(of)))
     return tuple(sorted(groups, key=lambda group: group.label))
+
+
+def _origin(row: Row, paths: Sequence[Path]) -> str:
+    """The first of the paths that holds the run, as it was given; empty if there is none to tell apart by."""
+    place = Path(row.path).resolve()
+    return next((str(path) for path in paths if place.is_relative_to(path.resolve())), "")
 
 
 def _said(name: str, value: Any) -> str:

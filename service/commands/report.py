@@ -57,6 +57,9 @@ def report(
     raw: Annotated[
         bool, typer.Option("--raw", help="By the point estimate, as ParallelKernelBench does, not the lower bound.")
     ] = False,
+    by_path: Annotated[
+        bool, typer.Option("--by-path", help="Tell runs apart by the PATH that they are from: two versions, say.")
+    ] = False,
     title: Annotated[str, typer.Option(help="Heading of the page. Default: the paths' names.")] = "",
 ) -> None:
     """Tables and plots of many runs: pass@k and fast_p@k with intervals, failure modes, cost, head to head."""
@@ -65,7 +68,7 @@ def report(
     from runs.rows import Success
 
     fast = Success(p=p, figure=figure.value, margin=margin, raw=raw)
-    study = read_study(paths, fast=fast, ks=k or (), title=title, processes=os.cpu_count() or 1)
+    study = read_study(paths, fast=fast, ks=k or (), title=title, by_path=by_path, processes=os.cpu_count() or 1)
     for line in study.unreadable:
         typer.echo(f"warning: {one_line(line, 400)}", err=True)
     made = make_tables(study)

@@ -111,6 +111,17 @@ def test_markdown_and_latex_hold_the_same_lines_as_text(root, capsys) -> None:
     assert len(body) == 3 and len({len(re.findall(r"(?<!\\)&", line)) for line in body}) == 1
 
 
+def test_two_versions_are_compared_by_path(tmp_path, capsys) -> None:
+    for seed, name in enumerate(("before", "after")):
+        write_set(tmp_path / name, models=("maker/good",), problems=(1, 2), samples=2, steps=3, seed=seed)
+    paths = [tmp_path / "before", tmp_path / "after"]
+    together = json.loads(written(capsys, *paths, "--format", "json"))["tables"]
+    assert len(together["summary"]) == 1 and together["summary"][0]["samples"] == 8
+    apart = json.loads(written(capsys, *paths, "--format", "json", "--by-path"))["tables"]
+    assert [line["configuration"] for line in apart["summary"]] == [f"{path} · maker/good" for path in reversed(paths)]
+    assert [line["what"] for line in apart["head_to_head"]] == ["correct@1", "fast1@1"]
+
+
 def test_wrong_calls_say_what_is_wrong(root, tmp_path, capsys) -> None:
     assert main(["report", str(tmp_path)]) == USAGE
     assert "neither a run" in capsys.readouterr().err
