@@ -81,6 +81,10 @@ class RunConfig(Frozen):
     """How the run is led (`agent.strategies`)."""
     context_tokens: int = 150_000
     """Input of one request from which on the conversation is replaced by a summary of the record (`agent.state`)."""
+    timing: bool = True
+    """Whether candidates are timed; without, a run is about being correct."""
+    sample: int = 1
+    """Which of several runs that are alike otherwise, from 1."""
 
 
 class _Event(Frozen):

@@ -25,7 +25,7 @@ from tools import catalogue
 from tools.session import Session
 
 if TYPE_CHECKING:
-    from harness.evaluate import Sandbox
+    from harness.evaluate import Evaluator, Sandbox
 
 
 def run_one(
@@ -33,8 +33,9 @@ def run_one(
     *,
     root: Path,
     on_event: Callable[[Event], None],
-    sandbox: Sandbox | None = None,
+    sandbox: Evaluator | None = None,
     model: Model | None = None,
+    run_id: str | None = None,
 ) -> Run:
     """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open.
 
@@ -67,7 +68,7 @@ def run_one(
             sol_us=floor[0] if floor else None,
         )
         sandbox.warm_up()  # while the model thinks
-        record = stack.enter_context(Record.create(root, new_run_id(entry.number, entry.name)))
+        record = stack.enter_context(Record.create(root, run_id or new_run_id(entry.number, entry.name)))
         return run_loop(
             config,
             model,
@@ -84,7 +85,7 @@ def resume_one(
     record: Record,
     *,
     on_event: Callable[[Event], None],
-    sandbox: Sandbox | None = None,
+    sandbox: Evaluator | None = None,
     model: Model | None = None,
 ) -> Run:
     """Go on with a run whose process was killed, interrupted or failed: same record, same budget, nothing paid twice.
@@ -127,7 +128,7 @@ def _model(config: RunConfig, model: Model | None) -> Model:
     headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
     if config.backend is Backend.parallelkittens and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
-    model = model or models.make(config.model)
+    model = model or models.make(config.model, problem=config.problem, sample=config.sample)
     if config.budget.usd is not None and not model.priced():
         raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
     return model
@@ -139,7 +140,7 @@ def _sandbox(config: RunConfig) -> Sandbox:
     return Sandbox(config.platform, config.world_size, isolation=config.isolation)
 
 
-def _session(config: RunConfig, sandbox: Sandbox, record: Record) -> Session:
+def _session(config: RunConfig, sandbox: Evaluator, record: Record) -> Session:
     entry = find(config.problem, config.suite)
     return Session(
         sandbox=sandbox,
@@ -152,4 +153,5 @@ def _session(config: RunConfig, sandbox: Sandbox, record: Record) -> Session:
         check=config.check,
         trials=config.trials,
         traces_dir=record.path / "traces",
+        timing=config.timing,
     )
