@@ -104,8 +104,17 @@ class SweepRecord:
 
     def results(self) -> dict[Cell, Record]:
         """The record of every cell that has come to its end. A cell that could not be run at all has none."""
-        found = {cell: Record(self.runs / state.run_id) for cell, state in self.states().items() if state.final}
-        return {cell: record for cell, record in found.items() if (record.path / "events.jsonl").is_file()}
+        found = {cell: self.begun(state.run_id) for cell, state in self.states().items() if state.final}
+        return {cell: record for cell, record in found.items() if record is not None}
+
+    def begun(self, run_id: str) -> Record | None:
+        """The record of a run that came as far as its first event; None if its process was killed before."""
+        record = Record(self.runs / run_id)
+        try:
+            record.started()
+        except (OSError, UsageError):
+            return None
+        return record
 
     def close(self) -> None:
         if self._writer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 import time
@@ -215,14 +216,11 @@ class Sweep:
                 return run_id
 
     def _begun(self, cell: Cell) -> Record | None:
-        """The record of the cell's last attempt, if that came as far as its first event."""
-        if (run_id := self._run_ids.get(cell)) is None:
-            return None
-        record = Record(self.record.runs / run_id)
-        try:
-            record.started()
-        except (OSError, UsageError):
-            return None
+        """The record of the cell's last attempt; of one that never began, nothing is left."""
+        run_id = self._run_ids.get(cell)
+        record = self.record.begun(run_id) if run_id else None
+        if run_id and record is None:
+            shutil.rmtree(self.record.runs / run_id, ignore_errors=True)
         return record
 
     def _append(self, event: SweepStarted | SweepEnded | CellStarted | CellEnded) -> None:

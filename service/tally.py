@@ -8,7 +8,6 @@ from typing import Literal
 from harness.types import Frozen
 from runs.events import Spend
 from runs.fold import Folding, folding
-from runs.record import Record
 from runs.sweep import Cell, Plan, is_final, wall_s
 from runs.sweep_record import SweepRecord
 
@@ -57,7 +56,8 @@ class Tally:
         for cell in plan.cells():
             self.cells[cell] = CellTally(state="waiting")
             if (state := states.get(cell)) is not None:
-                self.over(cell, state.reason, _folded(record, state.run_id))
+                begun = record.begun(state.run_id)
+                self.over(cell, state.reason, folding(begun.events()) if begun else None)
         self._ended = 0
 
     def running(self, cell: Cell, run: Folding | None = None) -> None:
@@ -109,10 +109,3 @@ class Tally:
     def eta_s(self) -> float | None:
         """Seconds that are left at the pace of this process; None before its first cell has ended."""
         return self._here_s / self._ended * self.left if self._ended else None
-
-
-def _folded(record: SweepRecord, run_id: str) -> Folding | None:
-    path = record.runs / run_id
-    if not (path / "events.jsonl").is_file():
-        return None
-    return folding(Record(path).events())

@@ -18,6 +18,8 @@ from service.sweep import Sweep
 from service.tally import Tally
 from tests.service.conftest import make_evaluation
 
+KILLED = 9
+
 
 class FakeEngine:
     """Passes every candidate but those that say `wrong`; each evaluation uses a device-second. `faults` are raised by
@@ -116,6 +118,7 @@ def _main(folder: str, models: str) -> None:
         _, status = os.waitpid(pid, 0)
         if os.waitstatus_to_exitcode(status) == 0:
             break
+        assert os.waitstatus_to_exitcode(status) == KILLED
         killed += 1
     print(killed)
 
@@ -127,7 +130,7 @@ def _count(kind: type, left: list[int]) -> None:
         append(self, event)
         left[0] -= 1
         if left[0] == 0:
-            os._exit(9)
+            os._exit(KILLED)
 
     kind.append = counted
 

@@ -54,6 +54,7 @@ def plan_of(folder: Path, problems: tuple[int, ...]):
     return make_plan(wanted(None, asked), "s")
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_in_the_middle_loses_nothing_and_doubles_nothing(nodes, tmp_path: Path) -> None:
     cluster, workers = nodes
     plan = plan_of(tmp_path, (1, 2))

@@ -77,7 +77,7 @@ def test_a_sweep_killed_after_every_few_writes_has_the_same_results(tmp_path: Pa
         steps = [event.step for event in record.events() if event.kind == "model_replied"]
         assert steps == list(range(1, len(steps) + 1))  # none paid twice
     ids = [record.run_id for record in SweepRecord(tmp_path / "killed").results().values()]
-    assert len(set(ids)) == 8
+    assert len(set(ids)) == len(list((tmp_path / "killed" / "runs").iterdir())) == 8
 
 
 def test_two_processes_cannot_work_on_one_sweep(tmp_path: Path, models: str) -> None:
