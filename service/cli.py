@@ -17,7 +17,7 @@ import typer
 
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
-from service.commands import doctor, evaluate, problems, profile, run, runs, sweep
+from service.commands import doctor, evaluate, problems, profile, regrade, run, runs, sweep
 from service.text import indent, one_line
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("sweep")(sweep.sweep)
+app.command("regrade")(regrade.regrade)
 app.command("eval")(evaluate.evaluate)
 app.command("profile")(profile.profile)
 app.add_typer(problems.app, name="problems")

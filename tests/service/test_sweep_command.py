@@ -74,6 +74,32 @@ def test_a_sweep_from_its_plan_to_its_last_line(environment, tmp_path) -> None:
     assert all("earlier runs of this model" in model["basis"] for model in expected["models"])
 
 
+def test_a_sweep_is_regraded_beside_its_records(environment, tmp_path) -> None:
+    models = scripted(tmp_path, (1, 2))
+    asked = ["--problems", "1,2", "--models", models, "--name", "s", "--runs-dir", tmp_path / "r"]
+    assert ringsmith("sweep", *asked, *CPU, environment=environment).returncode == 0
+    found = SweepRecord(tmp_path / "r" / "sweeps" / "s").results()
+    before = {cell: (record.path / "events.jsonl").read_bytes() for cell, record in found.items()}
+
+    regrade = ["regrade", "s", "--runs-dir", tmp_path / "r", "--case", "odd"]
+    done = ringsmith(*regrade, "--json", environment=environment)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["after"]["verdict"] for line in lines] == ["passed"] * 2  # the other model solved nothing
+    assert [line["changes"] for line in lines] == [["case: tiny -> odd"]] * 2
+    assert all(Path(line["path"]).parent.name == "regrades" and Path(line["path"]).is_file() for line in lines)
+    assert before == {cell: (record.path / "events.jsonl").read_bytes() for cell, record in found.items()}
+    again = ringsmith(*regrade, environment=environment)
+    assert again.returncode == 0 and again.stdout == "" and again.stderr.count("regraded so before") == 2
+
+    # What has been judged too mildly is found out.
+    good = next(record for cell, record in found.items() if cell.model.endswith("good") and cell.problem == 1)
+    (candidate,) = (good.path / "candidates").glob("*.py")
+    candidate.write_text(candidate.read_text().replace("all_reduce", "broadcast_to_nobody"))
+    spoiled = ringsmith("regrade", good.path, environment=environment)
+    assert spoiled.returncode == 1 and "verdict: passed -> " in spoiled.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
