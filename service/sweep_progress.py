@@ -35,10 +35,10 @@ class SweepProgress:
 
     def started(self, cell: Cell, run_id: str, attempt: int, resumed: bool) -> None:
         again = f", attempt {attempt}" if attempt > 1 else ""
-        self._print(f"{cell}: {'goes on' if resumed else 'begins'} as {run_id}{again}", "dim")
+        self._print(f"{one_line(str(cell))}: {'goes on' if resumed else 'begins'} as {run_id}{again}", "dim")
 
     def ended(self, cell: Cell, reason: str, state: Folding | None) -> None:
-        self._print(f"{cell}: {one_line(reason, 200)}; {_result(state)}")
+        self._print(f"{one_line(str(cell))}: {one_line(reason, 200)}; {_result(state)}")
 
     def tick(self, tally: Tally) -> None:
         now = time.monotonic()
