@@ -108,13 +108,13 @@ class SweepRecord:
         return {cell: record for cell, record in found.items() if record is not None}
 
     def begun(self, run_id: str) -> Record | None:
-        """The record of a run that came as far as its first event; None if its process was killed before."""
+        """The record of a run that came as far as its first event; None if its process was killed before. Raises
+        UsageError if that cannot be read."""
         record = Record(self.runs / run_id)
         try:
-            record.started()
-        except (OSError, UsageError):
+            return record if next(record.events(), None) is not None else None
+        except FileNotFoundError:
             return None
-        return record
 
     def close(self) -> None:
         if self._writer is not None:

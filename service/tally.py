@@ -6,7 +6,7 @@ import time
 from typing import Literal
 
 from harness.types import Frozen
-from runs.events import Spend
+from runs.events import RunFinished, Spend
 from runs.fold import Folding, folding
 from runs.sweep import Cell, Plan, is_final, wall_s
 from runs.sweep_record import SweepRecord
@@ -57,14 +57,15 @@ class Tally:
             self.cells[cell] = CellTally(state="waiting")
             if (state := states.get(cell)) is not None:
                 begun = record.begun(state.run_id)
-                self.over(cell, state.reason, folding(begun.events()) if begun else None)
+                finished = begun.finished() if begun and state.final else None  # reads the end of a record only
+                self.over(cell, state.reason, finished or (folding(begun.events()) if begun else None))
         self._ended = 0
 
     def running(self, cell: Cell, run: Folding | None = None) -> None:
         """What the cell's run has used by now; None: it has only begun."""
         self.cells[cell] = CellTally(state="running", spend=run.spend if run else self.cells[cell].spend)
 
-    def over(self, cell: Cell, reason: str | None, run: Folding | None) -> None:
+    def over(self, cell: Cell, reason: str | None, run: Folding | RunFinished | None) -> None:
         """A process's go at the cell is over, for a reason as in `RunFinished`; None: the process was killed."""
         state: State = "interrupted"
         if is_final(reason):

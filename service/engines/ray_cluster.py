@@ -8,27 +8,24 @@ each: ten seconds for two of measuring.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from functools import cache
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import machine
-from harness.errors import HarnessError, RingsmithError, UsageError
+from harness.errors import HarnessError, UsageError
 from harness.pool import LostError, Pool
 from harness.profile_types import Profile
 from harness.stages import OnStage
 from harness.types import (
     BuildReport,
     Candidate,
-    Environment,
     Evaluation,
-    Frozen,
     IsolationLevel,
     Limits,
     PlatformName,
@@ -37,6 +34,7 @@ from harness.types import (
 )
 from problems.catalogue import Entry
 from problems.spec import Case, Work
+from service.engines.ray_worker import Node, Worker, source_hash
 
 CPU_RESOURCE = "ringsmith_cpu"
 """The custom resource of a node that measures on its processors: 1, because they are one device."""
@@ -45,70 +43,6 @@ _PLACE_S = 60.0
 _LOOK_S = 5.0
 """How often it is looked whether there is room for another sandbox."""
 _CHECK_S = 300.0
-
-
-class Node(Frozen):
-    """What must be alike on all nodes for their results to be comparable."""
-
-    source: str
-    """Hash of Ringsmith's own files that judge and measure."""
-    environment: Environment
-
-    def differences(self, other: Node) -> list[str]:
-        pairs = {"Ringsmith's files": (self.source, other.source)}
-        for name in ("devices", "driver", "cuda", "torch", "python", "harness", "isolation"):
-            pairs[name] = (getattr(self.environment, name), getattr(other.environment, name))
-        return [f"{name}: {mine} and {theirs}" for name, (mine, theirs) in pairs.items() if mine != theirs]
-
-
-@cache
-def source_hash() -> str:
-    """Of the folders that decide what an evaluation says."""
-    root, digest = Path(machine.__file__).resolve().parent.parent, hashlib.sha256()
-    for path in sorted(path for folder in ("harness", "problems") for path in (root / folder).rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-class Worker:
-    """Runs on a node: one sandbox, asked by name. A Ray actor."""
-
-    def __init__(self, platform: PlatformName, world_size: int, isolation: IsolationLevel) -> None:
-        from harness.evaluate import Sandbox
-
-        self._sandbox = Sandbox(platform, world_size, isolation=isolation)
-
-    def node(self) -> tuple[str, Any]:
-        return self._answer(lambda: Node(source=source_hash(), environment=self._sandbox.environment()))
-
-    def ask(self, name: str, *arguments: Any) -> tuple[str, Any]:
-        return self._answer(lambda: getattr(self._sandbox, name)(*arguments))
-
-    def profile(self, request: Request, kernel: str) -> tuple[str, Any]:
-        """The profile, the device-seconds, and the files that it wrote, by name."""
-        import tempfile
-
-        def profile() -> tuple[Profile, float, dict[str, bytes]]:
-            with tempfile.TemporaryDirectory() as folder:
-                found, device_s = self._sandbox.profile(request, Path(folder), kernel)
-                return found, device_s, {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-
-        return self._answer(profile)
-
-    def close(self) -> None:
-        self._sandbox.close()
-
-    def _answer(self, call: Any) -> tuple[str, Any]:
-        """Our own exceptions cross as they are: Ray would wrap them."""
-        from harness.evaluate import CandidateFailedError
-        from problems.spec import ProblemError
-
-        try:
-            return "answer", call()
-        except CandidateFailedError as failed:
-            return "failed", failed.evaluation
-        except (RingsmithError, ProblemError) as error:
-            return "raised", error
 
 
 class RemoteSandbox:
@@ -172,7 +106,10 @@ class RemoteSandbox:
         return found, device_s
 
     def usable(self) -> bool:
-        return not self._lost and self._ask("usable")
+        try:
+            return not self._lost and self._ask("usable")
+        except LostError:
+            return False
 
     def close(self) -> None:
         import ray
@@ -250,7 +187,7 @@ def _connect() -> Any:
         raise UsageError("--engine ray needs Ray: pip install 'ringsmith[ray]'") from None
     if not ray.is_initialized():
         try:
-            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=os.environ.get("RAY_ADDRESS") or "auto", log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError:
             raise UsageError(
                 "no Ray cluster: set RAY_ADDRESS, or `ray start --head` here (docs/sweeps.md); for --platform cpu add "
@@ -273,27 +210,38 @@ class _Joining:
         room = capacity(platform, world_size)
         if not room:
             raise HarnessError(f"no node of the Ray cluster has {_bundle(platform, world_size)}")
-        found = [one for one in (self._join() for _ in range(room)) if one is not None]
-        if not found:
+        found = [self._told()]  # alone: what the others must be like
+        with ThreadPoolExecutor(16) as threads:
+            found += threads.map(lambda _: self._told(), range(room - 1))
+        if not any(found):
             raise HarnessError("no node of the Ray cluster can be used")
-        return found
+        return [one for one in found if one is not None]
 
     def go_on(self, pool: Pool) -> None:
         """Until `over`: fill up the pool where there is room."""
         platform, world_size, _ = self._what
         while not self.over.wait(_LOOK_S):
             with contextlib.suppress(Exception):  # a cluster in trouble is looked at again
-                if capacity(platform, world_size) > len(pool) + self._refused and (one := self._join()):
+                # Not for long: Ray takes a while to notice that a node is gone, and counts it until then.
+                if capacity(platform, world_size) > len(pool) + self._refused and (one := self._join(_LOOK_S)):
                     pool.add(one)
 
-    def _join(self) -> RemoteSandbox | None:
-        """None for a node that is refused: its group is kept, so that Ray places nothing there again."""
+    def _told(self) -> RemoteSandbox | None:
         try:
-            sandbox = RemoteSandbox(*self._what, wait_s=_PLACE_S)
-            node = sandbox.node()
+            return self._join(_PLACE_S)
         except HarnessError as error:
             print(f"warning: {error}", file=sys.stderr)
             return None
+
+    def _join(self, wait_s: float) -> RemoteSandbox | None:
+        """None for a node that is refused: its group is kept, so that Ray places nothing there again. Raises
+        HarnessError if there is no room or the node is lost again."""
+        sandbox = RemoteSandbox(*self._what, wait_s=wait_s)
+        try:
+            node = sandbox.node()
+        except HarnessError:
+            sandbox.close()
+            raise
         like = self._like or Node(source=source_hash(), environment=node.environment)
         if differences := like.differences(node):
             self._refused += 1

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness import lease
 from harness.errors import HarnessError
 from harness.evaluate import Sandbox
 from harness.pool import LostError, Pool, local
@@ -158,3 +159,23 @@ def test_a_machine_of_few_cores_has_one_sandbox(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("harness.machine.cpu", lambda cores=cores: SimpleNamespace(cores=cores))
         with local("cpu", 2) as pool:
             assert len(pool) == members
+
+
+def test_gpus_are_divided_into_sets_and_a_quarantine_ends_the_use_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.pool.gpu_sets", lambda world_size: [(0, 1), (2, 3)])
+    made = []
+    monkeypatch.setattr(
+        "harness.pool.Sandbox", lambda *a, **given: made.append(given.get("devices")) or Sandbox(*a, **given)
+    )
+    with local("cuda", 2) as pool:
+        assert len(pool) == 4 and sorted(filter(None, made)) == [(0, 1), (0, 1), (2, 3), (2, 3)] and None in made
+        members = pool._members.all
+        assert all(member.usable() for member in members)
+        lease.quarantine("cuda", [2], "a test")
+        try:
+            assert [member.usable() for member in members] == [True, False, True, False]
+        finally:
+            lease.lift()
+    monkeypatch.setattr("harness.pool.gpu_sets", lambda world_size: [])
+    with pytest.raises(HarnessError, match="2 GPUs are needed"):
+        local("cuda", 2)
