@@ -30,7 +30,9 @@ class SweepProgress:
         self._live: Live | None = None
         self._shown = time.monotonic()
         if console.is_terminal:
-            self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+            self._live = Live(
+                console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
             self._live.start()
 
     def started(self, cell: Cell, run_id: str, attempt: int, resumed: bool) -> None:
