@@ -82,6 +82,10 @@ class RunConfig(Frozen):
     """How the run is led (`agent.strategies`)."""
     context_tokens: int = 150_000
     """Input of one request from which on the conversation is replaced by a summary of the record (`agent.state`)."""
+    timing: bool = True
+    """Whether candidates are timed; without, a run is about being correct."""
+    sample: int = 1
+    """Which of several runs that are alike otherwise, from 1."""
 
 
 class _Event(Frozen):
@@ -204,6 +208,12 @@ class RunFinished(_Event):
     """The harness's own evaluation of the best candidate on fresh seeds; None if there was no candidate."""
     target_met: bool
     spend: Spend
+
+
+def is_final(reason: str | None) -> bool:
+    """Whether a run that ended so (`RunFinished.reason`; None: it has no end) is a result, for better or worse: not
+    interrupted, no failure of ours or of a provider. What is not can be resumed."""
+    return reason is not None and reason != "interrupted" and not reason.startswith("error:")
 
 
 Event = Annotated[

@@ -4,9 +4,8 @@ them need little memory."""
 from __future__ import annotations
 
 import functools
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +13,11 @@ from harness.errors import RingsmithError, UsageError
 from harness.types import Evaluation, Frozen, Measurement, Ratio, Verdict
 from problems import catalogue
 from problems.spec import ProblemError
-from runs.events import Spend, ToolReturned
+from runs.events import Spend, ToolReturned, is_final
 from runs.fold import Folding, Run
 from runs.record import Record
 from runs.rows import MODES, Outcome, ProblemKey, Progress, Row
+from runs.sweep_record import sweeps_in
 
 UNKNOWN = "unknown"
 """Name and family of a problem whose suite is not on this machine."""
@@ -67,22 +67,14 @@ def _read_or_say(record: Record) -> Row | str:
 
 def records(path: Path) -> Sequence[Record]:
     """The runs that a path means. Raises UsageError if there are none."""
-    if is_sweep(path):
-        found = list(Record.list(path / "runs"))
-    elif (path / "events.jsonl").is_file():
-        found = [Record.open(path)]
-    else:
-        inside = Record.list(path)
-        found = [child for child in inside if not is_sweep(child.path)]
-        found += [record for child in inside if is_sweep(child.path) for record in Record.list(child.path / "runs")]
+    sweeps = sweeps_in(path)
+    own = {sweep.path for sweep in sweeps}
+    found = [Record.open(path)] if (path / "events.jsonl").is_file() else list(Record.list(path))
+    found = [record for record in found if record.path not in own]
+    found += [record for sweep in sweeps for record in Record.list(sweep.runs)]
     if not found:
         raise UsageError(f"{path}: neither a run, nor a sweep, nor a folder of them")
     return found
-
-
-def is_sweep(path: Path) -> bool:
-    """A sweep has a plan, events of its own, and its runs' records in `runs/`."""
-    return (path / "plan.json").is_file()
 
 
 def planned(paths: Sequence[Path], rows: Sequence[Row]) -> tuple[ProblemKey, ...]:
@@ -90,19 +82,10 @@ def planned(paths: Sequence[Path], rows: Sequence[Row]) -> tuple[ProblemKey, ...
     and of the rows. Raises UsageError for a plan that is none."""
     found = {row.problem for row in rows}
     for path in paths:
-        for folder in (path, *path.glob("*/")):
-            if is_sweep(folder):
-                found |= _of_plan(folder / "plan.json")
+        for sweep in sweeps_in(path):
+            plan = sweep.plan()
+            found |= {ProblemKey(plan.suite, problem, case) for problem, case in plan.cases.items()}
     return tuple(sorted(found))
-
-
-def _of_plan(path: Path) -> set[ProblemKey]:
-    try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-        suite = plan["common"].get("suite", "")
-        return {ProblemKey(suite, int(number), case) for number, case in plan["cases"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: not a sweep's plan ({type(error).__name__}: {error})") from None
 
 
 def read(record: Record) -> Row:
@@ -194,9 +177,9 @@ def _last_failure(run: Run) -> Verdict | None:
 
 
 def _outcome(run: Run) -> Outcome:
-    if run.status != "finished" or run.reason == "interrupted":
-        return "unfinished"
-    return "fault" if (run.reason or "").startswith("error:") else "sample"
+    if is_final(run.reason):
+        return "sample"
+    return "fault" if (run.reason or "").startswith("error:") else "unfinished"
 
 
 @functools.cache
@@ -209,12 +192,17 @@ def described(suite: str, problem: int) -> tuple[str, str]:
     return entry.name, entry.family
 
 
-def _numbered(rows: Iterable[Row]) -> Iterator[Row]:
-    seen: dict[str, int] = defaultdict(int)
-    for row in sorted(rows, key=lambda row: (row.started_at, row.run_id)):
-        if row.outcome != "sample":
-            yield row
-            continue
-        key = row.config.model_dump_json(exclude={"sample"})
-        seen[key] += 1
-        yield row.model_copy(update={"sample": seen[key]})
+def _numbered(rows: Iterable[Row]) -> list[Row]:
+    """By start, with each sample's number: as its sweep numbered it, or counted by start where those numbers are not
+    one run's each (single runs, older records, several sweeps of the same)."""
+    ordered = sorted(rows, key=lambda row: (row.started_at, row.run_id))
+    alike: dict[str, list[Row]] = defaultdict(list)
+    for row in ordered:
+        if row.outcome == "sample":
+            alike[row.config.model_dump_json(exclude={"sample"})].append(row)
+    numbers: dict[str, int] = {}
+    for samples in alike.values():
+        recorded = [row.config.sample for row in samples]
+        distinct = len(set(recorded)) == len(recorded)
+        numbers |= {row.path: recorded[i] if distinct else i + 1 for i, row in enumerate(samples)}
+    return [row.model_copy(update={"sample": numbers.get(row.path)}) for row in ordered]

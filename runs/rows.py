@@ -66,7 +66,8 @@ class Row(Frozen):
     reason: str
     """As in `RunFinished`; empty without an end."""
     sample: int | None = None
-    """From 1, by start, among the samples of this configuration and problem; None for what is no sample."""
+    """From 1, among the samples of this configuration and problem: `RunConfig.sample`, or by start where several have
+    the same (`loading.load`); None for what is no sample."""
     verdict: Verdict | None
     """Of the official evaluation; without one (no candidate was correct) of the last that failed in the run."""
     mode: Mode | None

@@ -18,14 +18,14 @@ from harness import machine, roofline
 from harness.errors import UsageError
 from harness.types import Backend, BuildReport, Evaluation
 from problems.catalogue import find, select_case, statement
-from runs.events import Event, LaneStarted, RunConfig, ToolReturned
+from runs.events import Event, LaneStarted, RunConfig, ToolReturned, is_final
 from runs.fold import Run
 from runs.record import Record, new_run_id
 from tools import catalogue
 from tools.session import Session
 
 if TYPE_CHECKING:
-    from harness.evaluate import Sandbox
+    from harness.evaluate import Evaluator, Sandbox
 
 
 def run_one(
@@ -34,8 +34,9 @@ def run_one(
     root: Path,
     on_event: Callable[[Event], None],
     on_text: OnText | None = None,
-    sandbox: Sandbox | None = None,
+    sandbox: Evaluator | None = None,
     model: Model | None = None,
+    run_id: str | None = None,
 ) -> Run:
     """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open.
     `on_text` gets replies while they are written, unless a model is passed in.
@@ -71,7 +72,7 @@ def run_one(
             sol_us=floor[0] if floor else None,
         )
         sandbox.warm_up()  # while the model thinks
-        record = stack.enter_context(Record.create(root, new_run_id(entry.number, entry.name)))
+        record = stack.enter_context(Record.create(root, run_id or new_run_id(entry.number, entry.name)))
         return run_loop(
             config,
             model,
@@ -89,7 +90,7 @@ def resume_one(
     *,
     on_event: Callable[[Event], None],
     on_text: OnText | None = None,
-    sandbox: Sandbox | None = None,
+    sandbox: Evaluator | None = None,
     model: Model | None = None,
 ) -> Run:
     """Go on with a run whose process was killed, interrupted or failed: same record, same budget, nothing paid twice.
@@ -100,7 +101,7 @@ def resume_one(
     run = record.run()
     if run.status == "running":
         raise UsageError(f"run {record.run_id} is being written by another process")
-    if run.reason is not None and run.reason != "interrupted" and not run.reason.startswith("error:"):
+    if is_final(run.reason):
         raise UsageError(f"run {record.run_id} has ended ({run.reason}): there is nothing to go on with")
     config = run.config
     model = _model(config, model, on_text)
@@ -136,7 +137,7 @@ def _model(config: RunConfig, model: Model | None, on_text: OnText | None) -> Mo
     headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
     if config.backend is Backend.parallelkittens and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
-    model = model or models.make(config.model, on_text)
+    model = model or models.make(config.model, on_text, problem=config.problem, sample=config.sample)
     if config.budget.usd is not None and not model.priced():
         raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
     return model
@@ -148,7 +149,7 @@ def _sandbox(config: RunConfig) -> Sandbox:
     return Sandbox(config.platform, config.world_size, isolation=config.isolation)
 
 
-def _session(config: RunConfig, sandbox: Sandbox, record: Record) -> Session:
+def _session(config: RunConfig, sandbox: Evaluator, record: Record) -> Session:
     entry = find(config.problem, config.suite)
     return Session(
         sandbox=sandbox,
@@ -161,4 +162,5 @@ def _session(config: RunConfig, sandbox: Sandbox, record: Record) -> Session:
         check=config.check,
         trials=config.trials,
         traces_dir=record.path / "traces",
+        timing=config.timing,
     )

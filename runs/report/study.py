@@ -15,7 +15,7 @@ from runs.rows import ProblemKey, Row, Success
 
 _NAMED = (
     "model", "strategy", "suite", "platform", "world_size", "dtype", "backend", "protocol", "check", "collectives",
-    "trials", "isolation", "context_tokens", "budget", "target",
+    "timing", "trials", "isolation", "context_tokens", "budget", "target",
 )  # fmt: skip
 """Fields of a `RunConfig` that make a configuration, the most telling first. Those that differ are in its label."""
 
@@ -140,6 +140,8 @@ def _said(name: str, value: Any) -> str:
     if name in ("budget", "target"):
         given = {field: limit for field, limit in value.model_dump().items() if limit is not None}
         return f"{name} " + (", ".join(f"{field} {limit:g}" for field, limit in given.items()) or "none")
+    if name == "timing":
+        return "timed" if value else "not timed"
     if name in ("strategy", "platform", "dtype", "backend"):
         return str(value)
     return f"{name} {value or 'ours'}"

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.errors import HarnessError, UsageError
-from service.options import finite
+from runs.record import DEFAULT_ROOT
+from service.commands.runs import find_runs
+from service.options import RunsDir, finite
 from service.text import one_line
 
 if TYPE_CHECKING:
@@ -33,7 +35,9 @@ class FigureName(StrEnum):
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Runs, folders of runs, or sweeps.", metavar="PATH...")],
+    targets: Annotated[
+        list[str], typer.Argument(help="Runs and sweeps by name, folders of them, or `latest`.", metavar="RUN...")
+    ],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.html,
     out: Annotated[
         Path | None,
@@ -58,15 +62,17 @@ def report(
         bool, typer.Option("--raw", help="By the point estimate, as ParallelKernelBench does, not the lower bound.")
     ] = False,
     by_path: Annotated[
-        bool, typer.Option("--by-path", help="Tell runs apart by the PATH that they are from: two versions, say.")
+        bool, typer.Option("--by-path", help="Tell runs apart by the RUN that they are from: two versions, say.")
     ] = False,
     title: Annotated[str, typer.Option(help="Heading of the page. Default: the paths' names.")] = "",
+    runs_dir: RunsDir = DEFAULT_ROOT,
 ) -> None:
     """Tables and plots of many runs: pass@k and fast_p@k with intervals, failure modes, cost, head to head."""
     from runs.report.study import study as read_study
     from runs.report.tables import tables as make_tables
     from runs.rows import Success
 
+    paths = [find_runs(target, runs_dir) for target in targets]
     fast = Success(p=p, figure=figure.value, margin=margin, raw=raw)
     study = read_study(paths, fast=fast, ks=k or (), title=title, by_path=by_path, processes=os.cpu_count() or 1)
     for line in study.unreadable:

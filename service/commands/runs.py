@@ -107,7 +107,7 @@ class Steps(StrEnum):
 @app.command("export")
 def export(
     runs: Annotated[
-        list[str], typer.Argument(help="Run ids, records, folders of records, sweeps, or `latest`.", metavar="RUN...")
+        list[str], typer.Argument(help="Runs and sweeps by name, folders of them, or `latest`.", metavar="RUN...")
     ],
     form: Annotated[ExportFormat, typer.Option("--format", help="What to write.")] = ExportFormat.chat_jsonl,
     steps: Annotated[
@@ -121,7 +121,7 @@ def export(
     """Write runs as chat messages (for training), or as Inspect logs, one per configuration."""
     from tools.catalogue import schemas
 
-    paths = [_path_of(run, runs_dir) for run in runs]
+    paths = [find_runs(run, runs_dir) for run in runs]
     try:
         if form is ExportFormat.inspect:
             _export_inspect(paths, schemas(), out or Path("logs"))
@@ -161,10 +161,13 @@ def _export_inspect(paths: list[Path], tools: list[dict[str, Any]], folder: Path
         typer.echo(str(write_log(group.rows, group.label, tools, folder)))
 
 
-def _path_of(run: str, runs_dir: Path) -> Path:
-    """A record, a folder of records, or a sweep, by name or path."""
-    folders = (path for path in (runs_dir / run, Path(run)) if path.is_dir())
-    return next(folders, None) or find_record(run, runs_dir).path
+def find_runs(name: str, runs_dir: Path) -> Path:
+    """A run or a sweep by its name, or any folder with some (`runs.loading.records`). UsageError if there is none."""
+    if Path(name).name == name != "..":
+        for path in (runs_dir / name, runs_dir / "sweeps" / name):
+            if path.is_dir():
+                return path
+    return Path(name) if Path(name).is_dir() else find_record(name, runs_dir).path
 
 
 def find_record(run: str, runs_dir: Path) -> Record:

@@ -10,6 +10,7 @@ from runs.loading import load, planned, read
 from runs.messages import ToolCall, Turn, Usage
 from runs.record import Record
 from runs.rows import MODES, Progress, Success
+from runs.sweep import Plan
 from tests.runs.factories import candidate, config, evaluation, measurement
 from tests.runs.record_sets import write_run, write_set
 
@@ -50,6 +51,11 @@ def record(root, run_id, *evaluations, reason="submitted", official=None, finish
                 )
             )
     return written
+
+
+def plan(cases: dict[int, str]) -> str:
+    configs = [config(problem=problem, case=case) for problem, case in cases.items()]
+    return Plan.make(configs, "s", "h", "0").model_dump_json()
 
 
 def test_a_row_of_a_run_that_became_correct_and_then_faster(tmp_path) -> None:
@@ -94,6 +100,17 @@ def test_only_runs_that_say_something_about_the_model_are_samples(tmp_path, reas
     assert read(record(tmp_path, "r", evaluation(A), reason=reason, finish=finish)).outcome == outcome
 
 
+def test_samples_have_the_numbers_of_their_sweep_unless_two_have_the_same(tmp_path) -> None:
+    record(tmp_path / "a", "third", at=100.0, sample=3)
+    record(tmp_path / "a", "first", at=200.0, sample=1)
+    record(tmp_path / "a", "broken", at=300.0, sample=2, reason="error: x")
+    rows = load([tmp_path / "a"]).rows
+    assert [(row.run_id, row.sample) for row in rows] == [("third", 3), ("first", 1), ("broken", None)]
+    record(tmp_path / "b", "again", at=150.0, sample=1)
+    rows = load([tmp_path / "a", tmp_path / "b"]).samples
+    assert [(row.run_id, row.sample) for row in rows] == [("third", 1), ("again", 2), ("first", 3)]
+
+
 def test_samples_are_numbered_by_start_and_faults_are_not(tmp_path) -> None:
     record(tmp_path, "late", at=300.0)
     record(tmp_path, "early", at=100.0)
@@ -107,13 +124,17 @@ def test_runs_are_found_in_folders_sweeps_and_by_themselves_and_counted_once(tmp
     sweep = tmp_path / "sweeps" / "s"
     record(sweep / "runs", "one")
     (sweep / "events.jsonl").write_text('{"kind": "something else"}\n')
-    (sweep / "plan.json").write_text("{}")
+    (sweep / "plan.json").write_text(plan({1: "pkb"}))
     record(tmp_path / "data", "two")
     loaded = load([sweep, tmp_path / "data", tmp_path / "data" / "two"])
     assert sorted(row.run_id for row in loaded.rows) == ["one", "two"] and not loaded.unreadable
-    assert [row.run_id for row in load([tmp_path / "sweeps"]).rows] == ["one"]
+    for folder in (tmp_path / "sweeps", tmp_path):  # a folder of sweeps, a folder of records with sweeps beside them
+        assert [row.run_id for row in load([folder]).rows] == ["one"]
+    record(tmp_path, "three")
+    assert sorted(row.run_id for row in load([tmp_path]).rows) == ["one", "three"]
+    (tmp_path / "nothing").mkdir()
     with pytest.raises(UsageError, match="neither a run"):
-        load([tmp_path])
+        load([tmp_path / "nothing"])
 
 
 def test_several_processes_read_the_same(tmp_path, monkeypatch) -> None:
@@ -129,12 +150,12 @@ def test_planned_problems_count_even_if_nothing_was_run_on_them(tmp_path) -> Non
     record(sweep / "runs", "one")
     rows = load([sweep / "runs"]).rows
     assert [(key.problem, key.case) for key in planned([sweep / "runs"], rows)] == [(1, "pkb")]
-    (sweep / "plan.json").write_text(json.dumps({"cases": {"1": "pkb", "13": "large"}, "common": {"suite": ""}}))
+    (sweep / "plan.json").write_text(plan({1: "pkb", 13: "large"}))
     expected = [(1, "pkb"), (13, "large")]
     for path in (sweep, tmp_path):
         assert [(key.problem, key.case) for key in planned([path], rows)] == expected
     (sweep / "plan.json").write_text("[]")
-    with pytest.raises(UsageError, match="not a sweep's plan"):
+    with pytest.raises(UsageError, match=r"plan\.json"):
         planned([sweep], rows)
 
 
