@@ -8,7 +8,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from runs.sweep import Plan
+from runs.sweep_record import sweep_record
 from service.cli import USAGE, main
+from tests.runs.factories import config
 from tests.runs.record_sets import write_set
 
 EVIL = '=<script>alert("$x$")</script>|`*\\'
@@ -120,6 +123,29 @@ def test_two_versions_are_compared_by_path(tmp_path, capsys) -> None:
     apart = json.loads(written(capsys, *paths, "--format", "json", "--by-path"))["tables"]
     assert [line["configuration"] for line in apart["summary"]] == [f"{path} · maker/good" for path in reversed(paths)]
     assert [line["what"] for line in apart["head_to_head"]] == ["correct@1", "fast1@1"]
+
+
+def test_sweeps_and_runs_are_meant_by_name_or_path(tmp_path, capsys, monkeypatch) -> None:
+    configs = [config(problem=problem, sample=sample) for problem in (1, 13) for sample in (1, 2)]
+    sweep = sweep_record(tmp_path / "data", "first")
+    write_set(sweep.runs, models=("maker/good",), problems=(1,), samples=2, steps=2, faults=0)
+    sweep.lock_plan(Plan.make(configs, "first", "h", "0"))
+    write_set(tmp_path / "data", models=("maker/single",), problems=(2,), samples=1, steps=2, faults=0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "first").mkdir()  # a name comes before a folder of the same name
+
+    def runs(*targets: str) -> list[str]:
+        found = json.loads(written(capsys, *targets, "--runs-dir", "data", "--format", "json"))
+        assert len(found["problems"]) == (1 if targets == ("0-p02-0",) else 2 if "data" not in targets else 3)
+        return sorted(row["run_id"] for row in found["rows"])
+
+    assert runs("first") == runs("data/sweeps/first") == runs("data/sweeps") == ["0-p01-0", "0-p01-1"]
+    assert runs("0-p02-0") == ["0-p02-0"]
+    assert runs("data") == runs("data", "first") == ["0-p01-0", "0-p01-1", "0-p02-0"]
+    assert main(["report", "second", "--runs-dir", "data"]) == USAGE
+    assert "no run 'second'" in capsys.readouterr().err
+    assert main(["runs", "export", "first", "--runs-dir", "data"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_wrong_calls_say_what_is_wrong(root, tmp_path, capsys) -> None:
