@@ -80,6 +80,12 @@ def render(
     return messages, _hash(sources | shown | advice)
 
 
+def folder_hash(folder: Path = PROMPTS) -> str:
+    """Of every prompt file: what a sweep's plan notes, whose runs each have a `render` of their own."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".j2", ".py"))
+    return _hash({str(path.relative_to(folder)): _read(path) for path in files})
+
+
 def require_page(backend: Backend, folder: Path = PROMPTS) -> None:
     """Raises UsageError if no page tells a model how to write for `backend`."""
     there = sorted(path.stem for path in (folder / "backends").glob("*.md"))

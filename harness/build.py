@@ -50,6 +50,11 @@ class Builds:
             if candidate.hash not in self._running and candidate.hash not in self._reports:
                 self._running[candidate.hash] = _begin(self._processes, candidate)
 
+    def know(self, report: BuildReport) -> None:
+        """Take over what another session of this machine has found out; the build cache is common."""
+        if report.verdict is not Verdict.timeout:  # may have been the machine's fault
+            self._reports[report.candidate] = report
+
     def build(self, candidate: Candidate) -> BuildReport:
         """No lease, no device. Raises HarnessError if a compiler is needed and missing."""
         if (found := _violation(candidate)) is not None:

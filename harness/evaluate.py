@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from harness import baseline, calibration
 from harness.allowance import Allowance
@@ -53,6 +53,35 @@ def reference_candidate(entry: Entry) -> Candidate:
     return Candidate(source=f"{catalogue.statement(entry)}{named}", backend=Backend.reference)
 
 
+class Evaluator(Protocol):
+    """What a run asks of the harness; answered by a `Sandbox`, or by many that share devices (`pool.Pool`)."""
+
+    platform_name: PlatformName
+    world_size: int
+    limits: Limits
+
+    def inspect(self, entry: Entry, case: Case, dtype: str) -> Work: ...
+
+    def topology(self) -> Topology: ...
+
+    def warm_up(self) -> None: ...
+
+    def compile(self, candidate: Candidate, *, allowance: Allowance | None = None) -> BuildReport: ...
+
+    def evaluate(
+        self,
+        request: Request,
+        on_stage: OnStage | None = None,
+        *,
+        last: bool = False,
+        allowance: Allowance | None = None,
+    ) -> Evaluation: ...
+
+    def profile(
+        self, request: Request, folder: Path, kernel: str = "", *, allowance: Allowance | None = None
+    ) -> tuple[Profile, float]: ...
+
+
 class Sandbox:
     """The processes of one session and what can be asked of them. Not thread-safe. Every call raises HarnessError when
     the machine fails, and UsageError or ProblemError when the request cannot be; a candidate's failure is an
@@ -67,12 +96,13 @@ class Sandbox:
         world_size: int,
         limits: Limits | None = None,
         isolation: IsolationLevel = "auto",
+        devices: Sequence[int] | None = None,
     ) -> None:
         """`isolation` is how candidates are confined; with `strict` the first use raises HarnessError if any layer
-        cannot be had here."""
+        cannot be had here. `devices` are the GPUs to lease, one a rank; None: those that are free at the first use."""
         self.platform_name, self.world_size = platform, world_size
         self.limits = limits or Limits()
-        self._processes = Processes(platform, world_size, self.limits, isolation)
+        self._processes = Processes(platform, world_size, self.limits, isolation, devices)
         self._builds = Builds(self._processes)
         self._topology: Topology | None = None
 
@@ -89,6 +119,14 @@ class Sandbox:
     def compile(self, candidate: Candidate, *, allowance: Allowance | None = None) -> BuildReport:
         """Policy gate and build stage: no lease, no device."""
         return self._with_retry(lambda: self._builds.build(candidate), allowance)
+
+    def know(self, report: BuildReport) -> None:
+        """What another sandbox of this machine has found out about a candidate: it is not built again."""
+        self._builds.know(report)
+
+    def usable(self) -> bool:
+        """Whether none of the devices that it was given is in quarantine."""
+        return self._processes.usable()
 
     def warm_up(self) -> None:
         """Begin to bring up what the first evaluation needs. Returns as soon as the fork server is there."""

@@ -42,9 +42,16 @@ class Processes:
     """Started when first needed: a request that cannot be costs none. Not thread-safe."""
 
     def __init__(
-        self, platform: PlatformName, world_size: int, limits: Limits, isolation: IsolationLevel = "auto"
+        self,
+        platform: PlatformName,
+        world_size: int,
+        limits: Limits,
+        isolation: IsolationLevel = "auto",
+        devices: Sequence[int] | None = None,
     ) -> None:
+        """`devices` are the GPUs to lease, one a rank; None: chosen when they are first needed."""
         self.world_size, self.limits, self.isolation = world_size, limits, isolation
+        self._devices = devices
         self.platform = platforms.get(platform)
         self.allowance = Allowance()
         """Of the call that is going on: looked at wherever ranks are waited for."""
@@ -130,11 +137,20 @@ class Processes:
                 # Cores are shared by everything on the machine: one measurement at a time.
                 self._lease = Lease("cpu", [0])
             else:
-                there = self._not_quarantined([gpu.index for gpu in machine.gpus()])
+                given = self._devices
+                there = self._not_quarantined(
+                    [gpu.index for gpu in machine.gpus() if given is None or gpu.index in given]
+                )
                 free = free_devices("cuda", there)
                 self._lease = Lease("cuda", (free if len(free) >= self.world_size else there)[: self.world_size])
                 self._unowned, self._worked = machine.unowned_bytes(self._lease.devices), False
         return self._lease
+
+    def usable(self) -> bool:
+        """Whether none of the devices that were given is in quarantine."""
+        return self._devices is None or not any(
+            entry.kind == "cuda" and entry.device in self._devices for entry in lease.quarantined()
+        )
 
     def _not_quarantined(self, devices: list[int]) -> list[int]:
         """Raises HarnessError if too few are left."""

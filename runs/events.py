@@ -82,6 +82,10 @@ class RunConfig(Frozen):
     """How the run is led (`agent.strategies`)."""
     context_tokens: int = 150_000
     """Input of one request from which on the conversation is replaced by a summary of the record (`agent.state`)."""
+    timing: bool = True
+    """Whether candidates are timed; without, a run is about being correct."""
+    sample: int = 1
+    """Which of several runs that are alike otherwise, from 1."""
 
 
 class _Event(Frozen):
@@ -237,7 +241,18 @@ class RunFinished(_Event):
     @property
     def final(self) -> bool:
         """Whether the run ended by itself or a person ended it, so that it cannot be resumed."""
-        return self.reason != "interrupted" and not self.reason.startswith("error:")
+        return is_final(self.reason)
+
+
+SWEEP = "budget: sweep"
+"""What reasons begin with when a limit of several runs together has ended a run."""
+
+
+def is_final(reason: str | None) -> bool:
+    """Whether a run that ended so (`RunFinished.reason`; None: it has no end) is a result, for better or worse: not
+    interrupted, no failure of ours or of a provider, not ended by a limit of several runs together. What is not can be
+    resumed."""
+    return reason is not None and reason != "interrupted" and not reason.startswith(("error:", SWEEP))
 
 
 Event = Annotated[

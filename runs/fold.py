@@ -147,6 +147,10 @@ class Folding:
         return self.lanes[-1]
 
     @property
+    def target_met(self) -> bool:
+        return self._finished is not None and self._finished.target_met
+
+    @property
     def attempts(self) -> list[Attempt]:
         return self._attempts
 

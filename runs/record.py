@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import re
@@ -18,13 +16,13 @@ from pydantic import ValidationError
 
 from harness.errors import HarnessError, UsageError
 from harness.types import Candidate
+from runs.append import append_line, is_locked, last_whole_line, open_for_append
 from runs.events import EVENT, Event, RunFinished, RunStarted
 from runs.fold import Run, fold
 
 DEFAULT_ROOT = Path(__file__).resolve().parent / "data"
 
 _EVENTS = "events.jsonl"
-_TAIL_BLOCK_BYTES = 1 << 16
 
 
 def new_run_id(problem: int, name: str) -> str:
@@ -79,9 +77,8 @@ class Record:
         line = json.dumps(event.model_dump(mode="json"), ensure_ascii=False).encode(errors="replace") + b"\n"
         try:
             if self._writer is None:
-                self._writer = _open_for_append(self.path / _EVENTS)
-            _write_whole(self._writer, line)
-            os.fsync(self._writer)
+                self._writer = open_for_append(self.path / _EVENTS, f"run {self.run_id}")
+            append_line(self._writer, line)
         except OSError as error:
             raise HarnessError(f"cannot write {self.path / _EVENTS}: {error.strerror}") from error
 
@@ -131,7 +128,7 @@ class Record:
     def finished(self) -> RunFinished | None:
         """The last event if it ends the run; reads the end of the file only."""
         with (self.path / _EVENTS).open("rb") as file:
-            line = _last_whole_line(file.fileno())
+            line = last_whole_line(file.fileno())
         last = self._parse(line, "last line") if line else None
         return last if isinstance(last, RunFinished) else None
 
@@ -141,12 +138,7 @@ class Record:
 
     def is_being_written(self) -> bool:
         """Whether some process (this one included) holds the run open for writing."""
-        with (self.path / _EVENTS).open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return is_locked(self.path / _EVENTS)
 
     def close(self) -> None:
         """Let go of the writer's lock. A later `append` takes it again."""
@@ -171,64 +163,3 @@ class Record:
             raise UsageError(
                 f"{self.path / _EVENTS}, {where}: not an event ({place or 'line'}: {problem['msg']})"
             ) from None
-
-
-def _open_for_append(path: Path) -> int:
-    """Lock the file and cut off a torn last line. The lock dies with the process, so a killed writer leaves none."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        _lock(descriptor)
-        os.ftruncate(descriptor, _end_of_whole_lines(descriptor))
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UsageError(f"run {path.parent.name} is being written by another process") from None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _lock(descriptor: int) -> None:
-    """Raises BlockingIOError if another writer has it. A reader that only asks (`is_being_written`) is waited for."""
-    for _ in range(20):
-        with contextlib.suppress(BlockingIOError):
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        time.sleep(0.01)
-    raise BlockingIOError
-
-
-def _write_whole(descriptor: int, line: bytes) -> None:
-    start = os.fstat(descriptor).st_size
-    try:
-        written = 0
-        while written < len(line):
-            written += os.write(descriptor, line[written:])
-    except BaseException:
-        # A full disk or Ctrl-C: half a line must not be followed by another event.
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, start)
-        raise
-
-
-def _end_of_whole_lines(descriptor: int) -> int:
-    """Offset just after the last newline."""
-    return _rfind_newline(descriptor, os.fstat(descriptor).st_size) + 1
-
-
-def _last_whole_line(descriptor: int) -> bytes:
-    end = _end_of_whole_lines(descriptor)
-    if end == 0:
-        return b""
-    start = _rfind_newline(descriptor, end - 1) + 1
-    return os.pread(descriptor, end - start, start)
-
-
-def _rfind_newline(descriptor: int, end: int) -> int:
-    """Offset of the last newline before `end`, or -1."""
-    while end > 0:
-        start = max(0, end - _TAIL_BLOCK_BYTES)
-        found = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found
-        end = start
-    return -1

@@ -17,7 +17,7 @@ import typer
 
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
-from service.commands import doctor, enter, evaluate, problems, profile, run, runs
+from service.commands import doctor, enter, evaluate, problems, profile, regrade, report, run, runs, sweep
 from service.text import indent, one_line
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -33,6 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("sweep")(sweep.sweep)
+app.command("regrade")(regrade.regrade)
 app.command("eval")(evaluate.evaluate)
 app.command("profile")(profile.profile)
 app.add_typer(problems.app, name="problems")
@@ -42,6 +44,7 @@ runs.app.command("pause")(enter.pause)
 runs.app.command("resume")(enter.resume)
 runs.app.command("cancel")(enter.cancel)
 app.add_typer(runs.app, name="runs")
+app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 
 

@@ -56,8 +56,41 @@ Collectives = Annotated[
     typer.Option(help="Whether a candidate may call torch.distributed's collectives or NCCL; results say if it does."),
 ]
 Trials = Annotated[int, typer.Option(min=1, max=100, help="Correctness trials, each on fresh inputs.")]
+Steps = Annotated[int, typer.Option(min=1, help="Limit of model replies.")]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Limit of tokens, input and output.")]
+Usd = Annotated[float | None, typer.Option(min=0.0, callback=finite, help="Limit of cost, US dollars.")]
+Wall = Annotated[float | None, typer.Option(min=1.0, callback=finite, metavar="SECONDS", help="Limit of wall time.")]
+DeviceSeconds = Annotated[
+    float | None, typer.Option(min=1.0, callback=finite, help="Limit of seconds x devices under lease.")
+]
+SpeedupTarget = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        callback=finite,
+        metavar="X",
+        help="Stop once a candidate is more than X times as fast, beyond noise.",
+    ),
+]
+StrategyName = Annotated[
+    str,
+    typer.Option(
+        help="How the run is led: phased (first correct, then fast, another mechanism or a judge on a plateau), "
+        "loop (all tools, no guidance), single (one candidate, no feedback), lanes:N (N independent lanes share "
+        "the budget), branch:N (N seeds, then branches from the best). N is 3 if left out."
+    ),
+]
+ContextTokens = Annotated[
+    int, typer.Option(min=1000, help="Input of a request from which on a summary replaces the conversation.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output, one JSON document per line.")]
 RunsDir = Annotated[Path, typer.Option(help="Folder of run records.", show_default="runs/data of this checkout")]
+
+
+def given(context: typer.Context) -> set[str]:
+    """Names of the arguments and options on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 @dataclass(frozen=True)

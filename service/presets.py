@@ -1,4 +1,4 @@
-"""Settings by one name, `ringsmith run --preset NAME`: flags that are given win over them."""
+"""Settings by one name, `--preset NAME` of `ringsmith run` and `sweep`: flags that are given win over them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Preset:
     platform: PlatformName
     """That its figures are meant for."""
     flags: Mapping[str, object]
-    """By parameter of `ringsmith run`."""
+    """By parameter of both commands."""
 
 
 PRESETS = {
@@ -39,16 +39,21 @@ PRESETS = {
 
 def listed() -> str:
     """The presets in words, for a help text."""
-    flags = {name: " ".join(f"--{_flag(key)} {value}" for key, value in p.flags.items()) for name, p in PRESETS.items()}
-    return "; ".join(f"{name}: {preset.about} ({flags[name]})" for name, preset in PRESETS.items())
+    words = {name: " ".join(f"--{_flag(key)} {value}" for key, value in p.flags.items()) for name, p in PRESETS.items()}
+    return "; ".join(f"{name}: {preset.about} ({words[name]})" for name, preset in PRESETS.items())
+
+
+def flags(name: str) -> Mapping[str, object]:
+    """Of a preset, by parameter. Raises UsageError if there is none of that name."""
+    if name not in PRESETS:
+        raise UsageError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+    return PRESETS[name].flags
 
 
 def begin(context: typer.Context, name: str | None) -> str | None:
     """Callback of `--preset`, before other flags are read: its values become their defaults."""
     if name is not None:
-        if name not in PRESETS:
-            raise typer.BadParameter(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-        context.default_map = dict(PRESETS[name].flags)
+        context.default_map = dict(flags(name))
     return name
 
 

@@ -28,7 +28,7 @@ from tools import catalogue
 from tools.session import Session
 
 if TYPE_CHECKING:
-    from harness.evaluate import Sandbox
+    from harness.evaluate import Evaluator, Sandbox
 
 
 def run_one(
@@ -37,9 +37,10 @@ def run_one(
     root: Path,
     on_event: Callable[[Event], None],
     on_text: OnText | None = None,
-    sandbox: Sandbox | None = None,
+    sandbox: Evaluator | None = None,
     model: Model | None = None,
     cap: Cap | None = None,
+    run_id: str | None = None,
 ) -> Run:
     """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open.
     `on_text` gets replies while they are written, unless a model is passed in.
@@ -54,7 +55,7 @@ def run_one(
     if isinstance(model, Replay):
         on_event = model.watched(on_event)
     with ExitStack() as stack:
-        session, record, messages, prompts_hash = _prepared(config, root, sandbox, stack)
+        session, record, messages, prompts_hash = _prepared(config, root, sandbox, stack, run_id)
         return run_loop(
             config, model, session, record, messages, on_event, prompts_hash=prompts_hash, toolbox=catalogue, cap=cap
         )
@@ -65,7 +66,7 @@ def resume_one(
     *,
     on_event: Callable[[Event], None],
     on_text: OnText | None = None,
-    sandbox: Sandbox | None = None,
+    sandbox: Evaluator | None = None,
     model: Model | None = None,
     cap: Cap | None = None,
 ) -> Run:
@@ -87,7 +88,7 @@ def resume_one(
 
 @contextmanager
 def open_external(
-    config: RunConfig, *, root: Path, on_event: Callable[[Event], None], sandbox: Sandbox | None = None
+    config: RunConfig, *, root: Path, on_event: Callable[[Event], None], sandbox: Evaluator | None = None
 ) -> Iterator[External]:
     """A run that an agent from outside leads (`config.model` is `external:NAME`): it calls, we record, limit and grade.
     The run ends with the block. Otherwise as `run_one`; on_event is called in the thread of the call."""
@@ -103,7 +104,7 @@ def open_external(
 
 @contextmanager
 def reopen_external(
-    record: Record, *, on_event: Callable[[Event], None], sandbox: Sandbox | None = None
+    record: Record, *, on_event: Callable[[Event], None], sandbox: Evaluator | None = None
 ) -> Iterator[External]:
     """Go on with such a run, as `resume_one`."""
     config, events = _resumable(record)
@@ -115,7 +116,7 @@ def reopen_external(
 
 
 def _prepared(
-    config: RunConfig, root: Path, sandbox: Sandbox | None, stack: ExitStack
+    config: RunConfig, root: Path, sandbox: Evaluator | None, stack: ExitStack, run_id: str | None = None
 ) -> tuple[Session, Record, tuple[Message, ...], str]:
     """What a new run needs: session, record, first messages and their prompts' hash. `stack` closes it."""
     entry = find(config.problem, config.suite)
@@ -140,7 +141,7 @@ def _prepared(
         sol_us=floor[0] if floor else None,
     )
     sandbox.warm_up()  # while the model thinks
-    record = stack.enter_context(Record.create(root, new_run_id(entry.number, entry.name)))
+    record = stack.enter_context(Record.create(root, run_id or new_run_id(entry.number, entry.name)))
     return _session(config, sandbox, record), record, messages, prompts_hash
 
 
@@ -158,7 +159,7 @@ def _restored(
     events: list[Event],
     record: Record,
     on_event: Callable[[Event], None],
-    sandbox: Sandbox | None,
+    sandbox: Evaluator | None,
     stack: ExitStack,
 ) -> Session:
     """The session as an earlier process left it. `on_event` gets what happened so far."""
@@ -197,7 +198,7 @@ def _model(config: RunConfig, model: Model | None, on_text: OnText | None, cap: 
     _require(config)
     if config.model.startswith(external.PREFIX):
         raise UsageError(f"{config.model} calls the tools itself: such a run cannot be led by the loop")
-    model = model or models.make(config.model, on_text)
+    model = model or models.make(config.model, on_text, problem=config.problem, sample=config.sample)
     in_usd = config.budget.usd is not None or (cap is not None and cap.limits.usd is not None)
     if in_usd and not model.priced():
         raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
@@ -210,7 +211,7 @@ def _sandbox(config: RunConfig) -> Sandbox:
     return Sandbox(config.platform, config.world_size, isolation=config.isolation)
 
 
-def _session(config: RunConfig, sandbox: Sandbox, record: Record) -> Session:
+def _session(config: RunConfig, sandbox: Evaluator, record: Record) -> Session:
     entry = find(config.problem, config.suite)
     return Session(
         sandbox=sandbox,
@@ -223,4 +224,5 @@ def _session(config: RunConfig, sandbox: Sandbox, record: Record) -> Session:
         check=config.check,
         trials=config.trials,
         traces_dir=record.path / "traces",
+        timing=config.timing,
     )

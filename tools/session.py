@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.allowance import Allowance
-from harness.evaluate import Sandbox
+from harness.evaluate import Evaluator
 from harness.types import (
     Backend,
     BuildReport,
@@ -51,7 +51,7 @@ class Session:
     def __init__(
         self,
         *,
-        sandbox: Sandbox,
+        sandbox: Evaluator,
         entry: Entry,
         case: Case,
         dtype: DType,
@@ -61,11 +61,12 @@ class Session:
         check: Check,
         trials: int,
         traces_dir: Path,
+        timing: bool = True,
         limits: Limits | None = None,
     ) -> None:
         self.sandbox, self.entry, self.case, self.dtype = sandbox, entry, case, dtype
         self.backend, self.protocol, self.check, self.trials = backend, protocol, check, trials
-        self.collectives, self.traces_dir = collectives, traces_dir
+        self.collectives, self.traces_dir, self.timing = collectives, traces_dir, timing
         self.limits = limits or sandbox.limits
         self.allowance = Allowance()
         """What the call that is under way may use: tools hand it to the sandbox."""
@@ -133,7 +134,7 @@ class Session:
             collectives=self.collectives,
             check=self.check,
             trials=self.trials,
-            timing=timing,
+            timing=timing and self.timing,
             limits=self.limits,
         )
 

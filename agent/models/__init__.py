@@ -9,9 +9,10 @@ from agent.models.base import Model, OnText
 from harness.errors import UsageError
 
 
-def make(name: str, on_text: OnText | None = None) -> Model:
+def make(name: str, on_text: OnText | None = None, *, problem: int | None = None, sample: int = 1) -> Model:
     """`PROVIDER/MODEL`, `PROVIDER/MODEL?effort=LEVEL`, `litellm:PROVIDER/MODEL` (LiteLLM also where there is an adapter
-    of our own) or `replay:PATH`, `replay:PATH?strict`. `on_text` gets a reply while it is written. Raises UsageError.
+    of our own), `replay:PATH`, `replay:PATH?strict` or `scripted:FOLDER`, which speaks differently for each `problem`
+    and `sample`. `on_text` gets a reply while it is written. Raises UsageError.
     """
     # Imported on demand: SDKs take seconds to import and are an optional extra.
     prefix, colon, rest = name.partition(":")
@@ -19,6 +20,10 @@ def make(name: str, on_text: OnText | None = None) -> Model:
         from agent.models.replay import STRICT, Replay
 
         return Replay(Path(rest.removesuffix(STRICT)), strict=rest.endswith(STRICT))
+    if colon and prefix == "scripted":
+        from agent.models.scripted import Scripted
+
+        return Scripted(rest, problem, sample)
     through_litellm = bool(colon) and prefix == "litellm"
     model, options = _options(rest if through_litellm else name)
     provider, slash, bare = model.partition("/")

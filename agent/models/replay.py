@@ -27,6 +27,8 @@ class Replay:
     """`path` is a run's folder, its `events.jsonl`, or a file with one turn a line:
 
     {"text": "...", "tool_calls": [{"name": "...", "arguments": {...} or "raw text"}]}
+
+    with, where a test wants to pay for it, `usage` and `cost_usd` as in `runs.messages.Turn`.
     """
 
     def __init__(self, path: Path, *, strict: bool = False) -> None:
@@ -104,6 +106,8 @@ class _Call(Frozen):
 class _Line(Frozen):
     text: str = ""
     tool_calls: tuple[_Call, ...] = ()
+    usage: Usage = Usage()
+    cost_usd: float = 0.0
 
 
 def _written(path: Path) -> list[Turn]:
@@ -131,5 +135,6 @@ def _turn(line: str, path: Path, number: int) -> Turn:
             )
             for index, call in enumerate(parsed.tool_calls)
         ),
-        cost_usd=0.0,
+        usage=parsed.usage,
+        cost_usd=parsed.cost_usd,
     )

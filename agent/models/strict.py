@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from agent.models.base import ModelError
-from runs.events import Event, RunFinished, RunStarted, ToolReturned
+from runs.events import Event, RunFinished, RunStarted, ToolReturned, is_final
 from runs.messages import Message
 
 _SETTINGS = (
@@ -67,7 +67,7 @@ class Comparison:
             self._end(event)
 
     def _end(self, event: RunFinished) -> None:
-        if event.reason == "interrupted" or event.reason.startswith("error:"):
+        if not is_final(event.reason):
             return
         if self._left:
             missing = self._left[-1]

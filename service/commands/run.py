@@ -21,16 +21,24 @@ from service.options import (
     CaseName,
     CheckName,
     Collectives,
+    ContextTokens,
+    DeviceSeconds,
     DTypeName,
     Isolation,
     Json,
     Platform,
     ProtocolName,
     RunsDir,
+    SpeedupTarget,
+    Steps,
+    StrategyName,
     Suite,
+    Tokens,
     Trials,
+    Usd,
+    Wall,
     WorldSize,
-    finite,
+    given,
     resolve,
 )
 from service.progress import RunProgress, stderr_console
@@ -61,35 +69,14 @@ def run(
     world_size: WorldSize = None,
     dtype: DTypeName = None,
     backend: BackendName = None,
-    steps: Annotated[int, typer.Option(min=1, help="Limit of model replies.")] = 20,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Limit of tokens, input and output.")] = None,
-    usd: Annotated[float | None, typer.Option(min=0.0, callback=finite, help="Limit of cost, US dollars.")] = None,
-    wall: Annotated[
-        float | None, typer.Option(min=1.0, callback=finite, metavar="SECONDS", help="Limit of wall time.")
-    ] = None,
-    device_seconds: Annotated[
-        float | None, typer.Option(min=1.0, callback=finite, help="Limit of seconds x devices under lease.")
-    ] = None,
-    speedup_target: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            callback=finite,
-            metavar="X",
-            help="Stop once a candidate is more than X times as fast, beyond noise.",
-        ),
-    ] = None,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            help="How the run is led: phased (first correct, then fast, another mechanism or a judge on a plateau), "
-            "loop (all tools, no guidance), single (one candidate, no feedback), lanes:N (N independent lanes share "
-            "the budget), branch:N (N seeds, then branches from the best). N is 3 if left out."
-        ),
-    ] = "phased",
-    context_tokens: Annotated[
-        int, typer.Option(min=1000, help="Input of a request from which on a summary replaces the conversation.")
-    ] = 150_000,
+    steps: Steps = 20,
+    tokens: Tokens = None,
+    usd: Usd = None,
+    wall: Wall = None,
+    device_seconds: DeviceSeconds = None,
+    speedup_target: SpeedupTarget = None,
+    strategy: StrategyName = "phased",
+    context_tokens: ContextTokens = 150_000,
     protocol: ProtocolName = "ringsmith",
     check: CheckName = "oracle",
     trials: Trials = 3,
@@ -116,7 +103,7 @@ def run(
     # A program that reads the result watches nothing.
     on_text = progress.said if console.is_terminal and not json else None
     if resume is not None:
-        if others := _given(context) - {"resume", "runs_dir", "json"}:
+        if others := given(context) - {"resume", "runs_dir", "json"}:
             raise UsageError(f"--resume goes on with a run's own settings: leave out {', '.join(sorted(others))}")
         record = find_record(resume, runs_dir)
 
@@ -166,12 +153,6 @@ def run(
     else:
         typer.echo(run_summary(done, path))
     raise typer.Exit(_exit_code(done))
-
-
-def _given(context: typer.Context) -> set[str]:
-    """Names of the arguments and options on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _recording(problem: int, platform: PlatformName) -> str:

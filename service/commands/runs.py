@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json as json_module
+from contextlib import nullcontext
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from harness.errors import RingsmithError, UsageError
+from harness.errors import HarnessError, RingsmithError, UsageError
 from runs import control
 from runs.events import (
     AgentCalled,
@@ -30,7 +32,9 @@ from service.progress import asked
 from service.render import attempts_table, charged, run_summary, speedups, when
 from service.text import columns, indent, one_line
 
-app = typer.Typer(help="List runs, show one, or enter one that goes on.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List runs, show or export some, or enter one that goes on.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("list")
@@ -96,6 +100,82 @@ def request(
     """Print the body of the request that a step's reply answered, as it was sent: parameters, tools, conversation."""
     body = request_of(find_record(run, runs_dir).events(), step)
     typer.echo(json_module.dumps(body, indent=2))  # in ASCII: what a model wrote must not reach the terminal raw
+
+
+class ExportFormat(StrEnum):
+    chat_jsonl = "chat-jsonl"
+    inspect = "inspect"
+
+
+class Steps(StrEnum):
+    final = "final"
+    all = "all"
+
+
+@app.command("export")
+def export(
+    runs: Annotated[
+        list[str], typer.Argument(help="Runs and sweeps by name, folders of them, or `latest`.", metavar="RUN...")
+    ],
+    form: Annotated[ExportFormat, typer.Option("--format", help="What to write.")] = ExportFormat.chat_jsonl,
+    steps: Annotated[
+        Steps, typer.Option(help="chat-jsonl: the whole conversation, or the task and the graded candidate alone.")
+    ] = Steps.all,
+    out: Annotated[
+        Path | None, typer.Option(help="chat-jsonl: file, default stdout. inspect: folder, default `logs`.")
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_ROOT,
+) -> None:
+    """Write runs as chat messages (for training), or as Inspect logs, one per configuration."""
+    from tools.catalogue import schemas
+
+    paths = [find_runs(run, runs_dir) for run in runs]
+    try:
+        if form is ExportFormat.inspect:
+            _export_inspect(paths, schemas(), out or Path("logs"))
+        else:
+            _export_chat(paths, schemas(), steps, out)
+    except OSError as error:
+        raise HarnessError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+def _export_chat(paths: list[Path], tools: list[dict[str, Any]], steps: Steps, out: Path | None) -> None:
+    from runs.exports.chat import chat_lines
+    from runs.loading import records
+
+    written = empty = 0
+    with out.open("w", encoding="utf-8") if out else nullcontext() as file:
+        for record in {record.path.resolve(): record for path in paths for record in records(path)}.values():
+            try:
+                lines = list(chat_lines(record, tools, steps.value))
+            except UsageError as error:
+                typer.echo(f"warning: {one_line(str(error), 400)}", err=True)
+                continue
+            for line in lines:
+                typer.echo(line, file=file)
+            written, empty = written + len(lines), empty + (not lines)
+    without = f"; {empty} runs have no graded candidate" if empty else ""
+    typer.echo(f"{written} conversations{without}", err=True)
+
+
+def _export_inspect(paths: list[Path], tools: list[dict[str, Any]], folder: Path) -> None:
+    from runs.exports.inspect_log import write_log
+    from runs.report.study import study
+
+    found = study(paths)
+    for line in found.unreadable:
+        typer.echo(f"warning: {one_line(line, 400)}", err=True)
+    for group in found.groups:
+        typer.echo(str(write_log(group.rows, group.label, tools, folder)))
+
+
+def find_runs(name: str, runs_dir: Path) -> Path:
+    """A run or a sweep by its name, or any folder with some (`runs.loading.records`). UsageError if there is none."""
+    if Path(name).name == name != "..":
+        for path in (runs_dir / name, runs_dir / "sweeps" / name):
+            if path.is_dir():
+                return path
+    return Path(name) if Path(name).is_dir() else find_record(name, runs_dir).path
 
 
 def find_record(run: str, runs_dir: Path) -> Record:

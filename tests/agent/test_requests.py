@@ -13,6 +13,7 @@ from agent.loop import resume_loop, run_loop
 from agent.models import make, redaction
 from agent.models.anthropic import Anthropic
 from agent.models.base import Model
+from agent.models.bounds import Bounds
 from agent.models.litellm import LiteLLM
 from agent.models.openai import OpenAI
 from harness.errors import UsageError
@@ -168,7 +169,7 @@ def test_the_record_of_200_steps_grows_with_the_steps_not_their_square(tmp_path:
     assert sent[1] > 3.8 * sent[0] and sizes[1] < 2.1 * sizes[0]
     assert sizes[1] < sent[1] / 10
     assert request_of(record.events(), 200) == Anthropic("claude-test", base_url="http://x")._request(
-        _conversation(record), Toolbox().schemas()
+        _conversation(record), Toolbox().schemas(), Bounds()
     )
 
 

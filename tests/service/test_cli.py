@@ -72,7 +72,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
         def build_ahead(self, candidates):
             self.ahead = [candidate.hash for candidate in candidates]
 
-        def evaluate(self, request, on_stage, *, last=False):
+        def evaluate(self, request, on_stage, *, last=False, allowance=None):
             asked.requests.append(request)
             assert last == (len(asked.requests) == len(self.ahead)), "ranks are kept warm only for a next candidate"
             on_stage(Stage.build)

@@ -1,0 +1,1 @@
+"""Runs in the formats of others: chat messages for training, Inspect logs."""

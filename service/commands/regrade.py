@@ -1,0 +1,144 @@
+"""`ringsmith regrade`: evaluate the best candidates of earlier runs again, without a model."""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import UsageError
+from harness.types import Check, IsolationLevel, PlatformName, Protocol, Request
+from problems.catalogue import find, select_case
+from runs.events import RunConfig
+from runs.loading import records
+from runs.record import DEFAULT_ROOT, Record
+from runs.regrade import Regrade, compare, graded_candidate, regrades, save
+from runs.sweep_record import SweepRecord
+from service.commands.runs import find_runs
+from service.options import CaseName, DTypeName, Json, RunsDir, Trials, WorldSize, given
+from service.progress import stages, stderr_console
+from service.text import one_line
+
+
+def regrade(
+    context: typer.Context,
+    targets: Annotated[
+        list[str], typer.Argument(help="Sweeps and runs by name, folders of them, or `latest`.", metavar="SWEEP|RUN...")
+    ],
+    case: CaseName = None,
+    world_size: WorldSize = None,
+    dtype: DTypeName = None,
+    protocol: Annotated[Protocol | None, typer.Option(help="How to time. Default: as the run did.")] = None,
+    check: Annotated[Check | None, typer.Option(help="What is right. Default: as the run did.")] = None,
+    isolation: Annotated[IsolationLevel | None, typer.Option(help="Default: as the run did.")] = None,
+    trials: Trials = 3,
+    again: Annotated[bool, typer.Option("--again", help="Also those that were regraded so before.")] = False,
+    runs_dir: RunsDir = DEFAULT_ROOT,
+    json: Json = False,
+) -> None:
+    """Evaluate the best candidate of every run again, as it was or with other settings, and say what changed.
+
+    Results are written beside the record, which stays as it is; one line each. The same command again does those that
+    are left. Exit code 0: nothing changed but what was asked for; 1: some verdict or speed-up did; 2: usage; 3: the
+    harness failed.
+    """
+    # What is left out of the command line stays as the run had it.
+    changed = {"case": case, "world_size": world_size, "dtype": dtype, "protocol": protocol, "check": check}
+    changed |= {"isolation": isolation, "trials": trials if "trials" in given(context) else None}
+    update = {name: value for name, value in changed.items() if value is not None}
+    jobs = []
+    for record in _records(targets, runs_dir):
+        config = record.started().config.model_copy(update=update)
+        select_case(find(config.problem, config.suite), config.case)
+        jobs.append((record, config))
+
+    from harness.evaluate import Sandbox
+
+    moved, console = False, stderr_console()
+    jobs.sort(key=lambda job: _place(job[1]))
+    for where, group in groupby(jobs, key=lambda job: _place(job[1])):
+        platform, ranks, level = where
+        with Sandbox(platform, ranks, isolation=level) as sandbox:
+            for record, config in group:
+                run = record.run()
+                candidate = graded_candidate(run)
+                if candidate is None:
+                    console.print(f"{run.run_id}: no correct candidate, nothing to regrade")
+                    continue
+                request = _request(record, config, candidate)
+                if not again and any(_same(earlier, request) for earlier in regrades(record)):
+                    console.print(f"{run.run_id}: regraded so before (--again does it once more)")
+                    continue
+                with stages(run.run_id, console) as on_stage:
+                    after = sandbox.evaluate(request, on_stage)
+                changes = compare(run.official, after, (run.config.protocol, config.protocol))
+                result = Regrade(
+                    at=time.time(),
+                    run_id=run.run_id,
+                    protocol=config.protocol,
+                    before=run.official,
+                    after=after,
+                    changes=changes,
+                )
+                path = save(record, result)
+                moved |= any(change.startswith(("verdict", "eager", "device speed-up")) for change in changes)
+                if json:
+                    typer.echo(json_module.dumps({"path": str(path), **json_module.loads(result.model_dump_json())}))
+                else:
+                    said = "; ".join(changes) or "as before"
+                    typer.echo(f"{run.run_id}: {after.verdict}; {one_line(said, 400)}")
+    raise typer.Exit(int(moved))
+
+
+def _records(targets: list[str], runs_dir: Path) -> Iterator[Record]:
+    for target in targets:
+        path = find_runs(target, runs_dir)
+        if (sweep := SweepRecord(path)).exists():
+            results = sweep.results()
+            if not results:
+                raise UsageError(f"sweep {sweep.name} has no finished runs")
+            yield from (results[cell] for cell in sorted(results, key=str))
+        else:
+            yield from records(path)
+
+
+def _place(config: RunConfig) -> tuple[PlatformName, int, IsolationLevel]:
+    """What a sandbox is for."""
+    return config.platform, config.world_size, config.isolation
+
+
+def _request(record: Record, config: RunConfig, candidate: str) -> Request:
+    return Request(
+        candidate=record.candidate(candidate),
+        problem=config.problem,
+        suite=config.suite,
+        case=config.case,
+        platform=config.platform,
+        world_size=config.world_size,
+        dtype=config.dtype,
+        protocol=config.protocol,
+        check=config.check,
+        trials=config.trials,
+        timing=config.timing,
+        collectives=config.collectives,
+    )
+
+
+def _same(earlier: Regrade, request: Request) -> bool:
+    """Whether that was this very evaluation, by this version of the harness."""
+    from harness.machine import harness_version
+
+    after = earlier.after
+    return (
+        after.candidate == request.candidate.hash
+        and earlier.protocol == request.protocol
+        and after.environment.platform == request.platform
+        and after.environment.harness == harness_version()
+        and all(getattr(after, n) == getattr(request, n) for n in ("case", "world_size", "dtype", "trials"))
+        and (after.check == request.check or find(request.problem, request.suite).tolerance == "flat")
+    )
