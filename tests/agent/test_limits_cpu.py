@@ -116,7 +116,7 @@ def test_a_request_that_thinks_too_long(server: Server, tmp_path: Path, sandbox,
         reply(called(1, *write(RIGHT)), called(2, *BENCH)),
         Answer(events=begun, stalls=True),
     ]
-    model = OpenAI("gpt-5", base_url=server.url, on_text=lambda text: clock.passed.set())
+    model = OpenAI("gpt-5", base_url=server.url, on_text=lambda text, thought: clock.passed.set())
     with Record.create(tmp_path, "r") as record:
         run = run_loop(
             _config(Budget(wall_s=5000)), model, session(sandbox, record), record, MESSAGES, lambda event: None,
