@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from agent import judge, prices, strategies
+from agent import prices, strategies
+from agent.asking import Asking
 from agent.cap import Cap
 from agent.conversation import Conversation
-from agent.models.base import ContextOverflowError, Model, ReplyCutError
-from agent.models.bounds import tokens_of
+from agent.models.base import Model
 from agent.models.replay import REPLAY_END
 from agent.running import Ended, Running, Session, Stopped, Toolbox
-from agent.shortening import KEPT_STEPS, LEAST_GAIN, characters
-from agent.state import HEAD, branched, written
+from agent.state import branched
 from agent.strategies.base import Begin, Judge, Restart, Say, Step, Stop, Strategy
 from harness.errors import UsageError
 from runs.events import (
-    ContextReset,
     Event,
     LaneStarted,
-    ResultsShortened,
     RunConfig,
     RunResumed,
     RunStarted,
     UserMessage,
 )
 from runs.fold import Folding, Run, folding
-from runs.messages import Message, Turn, Usage
+from runs.messages import Message
 from runs.record import Record
 from runs.requests import last_request
 
 MAX_NUDGES = 2
 """Replies without a tool call, in a row, that are answered; one more ends the lane, and most runs have one."""
-LEAST_LEFT_OUT = 6
-"""Messages that make a summary worth while: it may be long itself."""
-CUT = "cut"
-"""`Turn.stop` of a reply that was given up because the budget ended; its usage is an estimate where the provider had
-not told it yet."""
 NUDGE = "Your reply called no tool, so nothing happened. Go on with a tool call, or call submit if you are done."
 
 
@@ -132,7 +124,7 @@ def _loop(
 
 class _Loop:
     def __init__(self, model: Model, strategy: Strategy, run: Running) -> None:
-        self.model = model
+        self.asking = Asking(model, run)
         self.strategy = strategy
         self.run = run
 
@@ -162,7 +154,7 @@ class _Loop:
         if (said := self.strategy.next(self.run.state, self.run.talk)) is not None:
             return self.follow(said)
         asked_at = self.run.clock()
-        turn = self.ask(asked_at)
+        turn = self.asking.ask(asked_at)
         if turn.stop == REPLAY_END:
             raise Stopped("model_stopped")
         step = self.run.heard(turn, asked_at)
@@ -177,14 +169,11 @@ class _Loop:
             case Stop():
                 raise Stopped(said.reason)
             case Judge():
-                asked_at, asked = self.run.clock(), judge.question(self.run.state, self.run.talk, self.run.record)
-                of: dict[str, Any] = {"purpose": "judge", "asked": asked}
-                expected = Usage(input_tokens=tokens_of(characters(asked)))
-                self.run.heard(self.request(asked, (), expected, asked_at, **of), asked_at, **of)
+                self.asking.judge()
             case Begin():
                 self.begin(said)
             case Restart():
-                self.reset("strategy", said)
+                self.asking.reset("strategy", said)
             case Say():
                 self.run.append(UserMessage(at=self.run.clock(), text=said.text, topic=said.topic))
 
@@ -197,59 +186,6 @@ class _Loop:
             LaneStarted(at=self.run.clock(), lane=number, text=text, topic=said.topic, candidate=said.candidate)
         )
         self.run.session.begin_lane(record.candidate(said.candidate) if said.candidate else None)
-
-    def ask(self, asked_at: float) -> Turn:
-        self.fit()
-        left_out = self.run.talk.since_reset
-        try:
-            return self.reply(asked_at)
-        except ContextOverflowError:
-            if not left_out:
-                raise  # there is nothing to leave out
-            self.reset("overflow")
-            return self.reply(asked_at)
-
-    def reply(self, asked_at: float) -> Turn:
-        return self.request(self.run.talk.messages, self.run.schemas(), self.run.talk.expected, asked_at)
-
-    def request(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[dict[str, Any]],
-        expected: Usage,
-        asked_at: float,
-        **of: Any,
-    ) -> Turn:
-        """Ask, bounded by what is left. What ends early is paid for and recorded (`of` as in `Running.heard`), and not
-        acted on."""
-        bounds = self.run.meter.request(expected, self.model.cost_usd)
-        held_s = bounds.use.waited_s  # for other runs' requests
-        try:
-            turn = self.model.reply(messages, tools, bounds)
-        except ContextOverflowError as error:
-            if error.cut is not None:
-                self.run.heard(error.cut, asked_at, **of)
-            raise
-        except ReplyCutError as error:
-            usage, waited_s = error.usage, error.waited_s + held_s
-            paid = Turn(usage=usage, cost_usd=self.model.cost_usd(usage), waited_s=waited_s, stop=CUT)
-            self.run.heard(paid, asked_at, **of)
-            raise
-        return turn.model_copy(update={"waited_s": turn.waited_s + held_s}) if held_s else turn
-
-    def fit(self) -> None:
-        """Make a conversation that has become long shorter: old results first, at the limit all of it."""
-        talk, limit = self.run.talk, self.run.config.context_tokens
-        through = talk.step - KEPT_STEPS
-        if talk.turn is not None and talk.turn.usage.input_tokens > limit and talk.since_reset >= LEAST_LEFT_OUT:
-            self.reset("long")
-        elif talk.grown > limit / 2 and talk.gain(through) >= LEAST_GAIN:
-            self.run.append(ResultsShortened(at=self.run.clock(), through=through))
-
-    def reset(self, reason: Literal["long", "overflow", "strategy"], said: Say | None = None) -> None:
-        head, topic = (said.text, said.topic) if said else (HEAD, "")
-        text = f"{head}\n\n{written(self.run.state, self.run.talk, self.run.record)}\n\n{self.run.left()}"
-        self.run.append(ContextReset(at=self.run.clock(), reason=reason, text=text, topic=topic))
 
     def nudge(self) -> None:
         if self.run.talk.nudges == MAX_NUDGES:
