@@ -10,7 +10,7 @@ TORCH := torch==2.13.0
 
 .PHONY: demo test install clean
 
-demo: install
+demo: $(VENV)/.installed-demo
 	@echo "==> ringsmith run 1 --platform cpu --world-size 2"
 	$(BIN)/ringsmith run 1 --platform cpu --world-size 2
 
@@ -32,8 +32,14 @@ test: install
 
 install: $(VENV)/.installed
 
+# With everything, which the tests need.
 $(VENV)/.installed: pyproject.toml scripts/install
-	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/install $(VENV)
+	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/install $(VENV) models,plots,inspect,ray,serve,mcp,debug,dev
+	@touch $@ $(VENV)/.installed-demo
+
+# With what a run needs: the rest is another minute and a half.
+$(VENV)/.installed-demo: pyproject.toml scripts/install
+	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/install $(VENV) models,plots
 	@touch $@
 
 clean:

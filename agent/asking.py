@@ -40,11 +40,18 @@ class Asking:
             return self.reply(asked_at)
 
     def judge(self) -> None:
-        """Ask for a look at the best candidate, and record the answer; no message of the conversation."""
+        """Ask for a look at the best candidate, and record the answer; no message of the conversation. Where even that
+        is too long for the model there is no advice, which is no reason to end a run."""
         asked_at, asked = self.run.clock(), question(self.run.state, self.run.talk, self.run.record)
         of: dict[str, Any] = {"purpose": "judge", "asked": asked}
         expected = Usage(input_tokens=tokens_of(characters(asked)))
-        self.run.heard(self.request(asked, (), expected, asked_at, **of), asked_at, **of)
+        try:
+            turn = self.request(asked, (), expected, asked_at, **of)
+        except ContextOverflowError as error:
+            if error.cut is not None:  # recorded and paid for
+                return
+            turn = Turn(stop="overflow", cost_usd=0.0)
+        self.run.heard(turn, asked_at, **of)
 
     def reply(self, asked_at: float) -> Turn:
         return self.request(self.run.talk.messages, self.run.schemas(), self.run.talk.expected, asked_at)

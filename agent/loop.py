@@ -10,12 +10,11 @@ from agent import prices, strategies
 from agent.asking import Asking
 from agent.cap import Cap
 from agent.conversation import Conversation
-from agent.models.base import Model
+from agent.models.base import Model, require_price
 from agent.models.replay import REPLAY_END
 from agent.running import Ended, Running, Session, Stopped, Toolbox
 from agent.state import branched
 from agent.strategies.base import Begin, Judge, Restart, Say, Step, Stop, Strategy
-from harness.errors import UsageError
 from runs.events import (
     Event,
     LaneStarted,
@@ -52,11 +51,7 @@ def run_loop(
     Raises UsageError, before anything is recorded, for a limit in USD on a model whose price is unknown. An exception
     that nothing here is meant to answer is recorded as the reason and raised again. The caller closes the record.
     """
-    in_usd = config.budget.usd is not None or (cap is not None and cap.limits.usd is not None)
-    if in_usd and not model.priced():
-        raise UsageError(
-            f"the price of {model.name} is unknown, so a limit in USD cannot be kept: limit tokens or steps"
-        )
+    require_price(model, config.budget.usd, cap.limits.usd if cap else None)
     started = RunStarted(
         at=clock(),
         run_id=record.run_id,

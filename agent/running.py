@@ -17,7 +17,7 @@ from harness.allowance import Allowance
 from harness.errors import BudgetEndedError, HarnessError
 from harness.types import Candidate, Evaluation
 from runs.attempts import Attempt, meets, target_met
-from runs.events import Budget, Event, ModelReplied, RunConfig, RunFinished, RunStarted, ToolReturned
+from runs.events import CANCELLED, Budget, Event, ModelReplied, RunConfig, RunFinished, RunStarted, ToolReturned
 from runs.fold import Folding, Run, fold
 from runs.messages import Message, ToolCall, Turn
 from runs.record import Record
@@ -192,7 +192,7 @@ class Running:
         """Raises Stopped if a person has cancelled the run."""
         self.inbox.take(cancel_only=True)
         if self.state.cancelled:
-            raise Stopped("cancelled")
+            raise Stopped(CANCELLED)
 
     def end_step(self, *said: str) -> None:
         """What a process that ended left of its last step; `said` as in `act`. Raises Stopped."""

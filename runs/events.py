@@ -244,6 +244,8 @@ class RunFinished(_Event):
         return is_final(self.reason)
 
 
+CANCELLED = "cancelled"
+"""The reason of a run that a person has ended."""
 SWEEP = "budget: sweep"
 """What reasons begin with when a limit of several runs together has ended a run."""
 

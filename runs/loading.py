@@ -13,7 +13,7 @@ from harness.errors import RingsmithError, UsageError
 from harness.types import Evaluation, Frozen, Measurement, Ratio, Verdict
 from problems import catalogue
 from problems.spec import ProblemError
-from runs.events import Spend, ToolReturned, is_final
+from runs.events import CANCELLED, Spend, ToolReturned, is_final
 from runs.fold import Folding, Run
 from runs.record import Record
 from runs.rows import MODES, Outcome, ProblemKey, Progress, Row
@@ -177,7 +177,9 @@ def _last_failure(run: Run) -> Verdict | None:
 
 
 def _outcome(run: Run) -> Outcome:
-    if is_final(run.reason):
+    if run.helped:
+        return "helped"
+    if is_final(run.reason) and run.reason != CANCELLED:
         return "sample"
     return "fault" if (run.reason or "").startswith("error:") else "unfinished"
 

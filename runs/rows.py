@@ -30,9 +30,10 @@ MODES: dict[Verdict, Mode] = {
 Figure = Literal["headline", "eager", "device"]
 """Which speed-up: `headline` is the device's if it could be had, else the eager one (as in a run's target)."""
 
-Outcome = Literal["sample", "fault", "unfinished"]
+Outcome = Literal["sample", "fault", "unfinished", "helped"]
 """`sample`: the run says something about its model. `fault`: it ended by an error of provider, machine or harness.
-`unfinished`: interrupted, killed or still running. Only samples are counted in metrics."""
+`unfinished`: interrupted, killed, cancelled, ended by a sweep's limit, or still running. `helped`: a person gave a hint
+or a candidate. Only samples are counted in metrics."""
 
 
 class ProblemKey(NamedTuple):

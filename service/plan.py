@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from agent import models, strategies
+from agent.models.base import require_price
 from agent.prompt import folder_hash, require_page
 from harness import machine
 from harness.errors import UsageError
@@ -202,8 +203,6 @@ def check_models(plan: Plan, sweep_usd: float | None) -> None:
     before the first cell is paid for."""
     for name in plan.models:
         for problem in plan.cases:
-            model = models.make(name, problem=problem)
-            if (plan.common["budget"]["usd"], sweep_usd) != (None, None) and not model.priced():
-                raise UsageError(f"the price of {name} is unknown, so a limit in USD cannot be kept: limit tokens")
+            require_price(models.make(name, problem=problem), plan.common["budget"]["usd"], sweep_usd)
             if not name.startswith("scripted:"):
                 break

@@ -13,7 +13,7 @@ from agent.cap import Cap
 from agent.conversation import Conversation
 from agent.external import External
 from agent.loop import resume_loop, run_loop
-from agent.models.base import Model, OnText
+from agent.models.base import Model, OnText, require_price
 from agent.models.replay import Replay
 from agent.prompt import render, require_page
 from harness import machine, roofline
@@ -199,9 +199,7 @@ def _model(config: RunConfig, model: Model | None, on_text: OnText | None, cap: 
     if config.model.startswith(external.PREFIX):
         raise UsageError(f"{config.model} calls the tools itself: such a run cannot be led by the loop")
     model = model or models.make(config.model, on_text, problem=config.problem, sample=config.sample)
-    in_usd = config.budget.usd is not None or (cap is not None and cap.limits.usd is not None)
-    if in_usd and not model.priced():
-        raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
+    require_price(model, config.budget.usd, cap.limits.usd if cap else None)
     return model
 
 

@@ -12,22 +12,22 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
+from agent.budget import DIMENSIONS
+from agent.cap import Cap, exhausted
 from agent.prompt import folder_hash
 from harness import machine
 from harness.errors import RingsmithError, UsageError
 from harness.evaluate import Evaluator
 from problems.catalogue import find
 from problems.spec import ProblemError
-from runs.events import SWEEP, Event, RunConfig, RunFinished, RunStarted, is_final
+from runs.events import SWEEP, Budget, Event, RunConfig, RunFinished, RunStarted, is_final
 from runs.fold import Folding
 from runs.record import Record, new_run_id
 from runs.sweep import Cell, CellEnded, CellStarted, Plan, SweepEnded, SweepStarted
 from runs.sweep_record import SweepRecord
 from service.run import resume_one, run_one
-from service.tally import Caps, Tally
+from service.tally import Tally
 
-_NAMES = {"device_s": "gpu_hours"}
-"""Of limits, where a cap has another one."""
 _FAILURES_IN_A_ROW = 5
 """Cells that fail for reasons of ours or a provider's, with none between that does not, end the sweep: whatever it is,
 the next one meets it too."""
@@ -66,14 +66,14 @@ class Sweep:
         engine_name: str = "local",
         concurrency: int = 16,
         retries: int = 2,
-        caps: Caps | None = None,
+        caps: Budget | None = None,
         pause_s: float = 2.0,
     ) -> None:
         """`record` is open for writing and its plan is `plan`. A cell that fails for reasons of ours is gone on with
         `retries` times at most, after `pause_s` the first time and twice as long each further one."""
         self.record, self.plan, self.engine, self.watch = record, plan, engine, watch
         self._engine_name, self._concurrency = engine_name, concurrency
-        self._retries, self._caps, self._pause_s = retries, caps or Caps(), pause_s
+        self._retries, self._caps, self._pause_s = retries, caps or Budget(steps=None), pause_s
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._end: str | None = None
@@ -81,7 +81,9 @@ class Sweep:
         self._failures = 0
         self._deaf = False
         self.tally = Tally(plan, record)
-        self._cap = self._caps.shared(self.tally.spend)
+        # What passes is a sweep's wall time, so it is not metered by runs, which add up: it is asked between cells.
+        limits = self._caps.model_dump(include={"tokens", "usd", "device_s"})
+        self._cap = Cap(**limits, spent=self.tally.spend)
         states = record.states()
         todo = [cell for cell in plan.cells() if cell not in states or not states[cell].final]
         self._todo = deque(sorted(todo, key=lambda cell: cell not in states))
@@ -149,15 +151,19 @@ class Sweep:
         with self._lock:
             if self.record.drain_file.exists():
                 self.drain()
-            if self._todo and self._end is None and (over := self._caps.over(self.tally)):
+            if self._todo and self._end is None and (over := self._over()):
                 self.drain(f"cap: {over}")
             return self._todo.popleft() if self._todo and self._end is None else None
+
+    def _over(self) -> str | None:
+        """The first cap that is used up, or None."""
+        return exhausted(self._caps, self.tally.spend.model_copy(update={"wall_s": self.tally.wall_s}), DIMENSIONS)
 
     def _run_cell(self, cell: Cell) -> None:
         for attempt in range(1, self._retries + 2):
             reason = self._attempt(cell, attempt)
             if reason.startswith(SWEEP):
-                self.drain(f"cap: {_NAMES.get(named := reason.removeprefix(SWEEP).strip(), named)}")
+                self.drain(f"cap: {reason.removeprefix(SWEEP).strip()}")
             if is_final(reason) or self._end is not None or reason.startswith("error: usage:"):
                 break
             self._stopping.wait(self._pause_s * 2 ** (attempt - 1))

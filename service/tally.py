@@ -1,47 +1,20 @@
-"""How far a sweep is: cells by state, what they have used, how long it may still take; and the caps on all of it."""
+"""How far a sweep is: cells by state, what they have used, how long it may still take."""
 
 from __future__ import annotations
 
 import time
 from typing import Literal
 
-from agent.cap import Cap
 from harness.types import Frozen
 from runs.events import RunFinished, Spend, is_final
 from runs.fold import Folding, folding
+from runs.spend import total
 from runs.sweep import Cell, Plan, wall_s
 from runs.sweep_record import SweepRecord
 
 State = Literal["waiting", "running", "solved", "unsolved", "interrupted", "failed"]
 """`solved`: the official evaluation passed. `failed`: for a reason of ours or a provider's; it is no result."""
 STATES: tuple[State, ...] = ("waiting", "running", "solved", "unsolved", "interrupted", "failed")
-
-
-class Caps(Frozen):
-    """Limits of a whole sweep; None: none. Those in tokens, USD and device time also end the runs under way
-    (`shared`), which go on under larger ones; wall time, here what passes, is asked between cells."""
-
-    usd: float | None = None
-    tokens: int | None = None
-    gpu_hours: float | None = None
-    wall_s: float | None = None
-
-    def shared(self, spent: Spend) -> Cap:
-        """What the runs meter together; `spent` by earlier processes."""
-        device_s = None if self.gpu_hours is None else self.gpu_hours * 3600
-        return Cap(tokens=self.tokens, usd=self.usd, device_s=device_s, spent=spent)
-
-    def over(self, tally: Tally) -> str | None:
-        """The first that is used up, or None."""
-        spent = tally.spend
-        used = {
-            "usd": spent.usd, "tokens": spent.tokens, "gpu_hours": spent.device_s / 3600, "wall_s": tally.wall_s
-        }  # fmt: skip
-        for name, value in used.items():
-            limit = getattr(self, name)
-            if limit is not None and (value >= limit or (name == "usd" and not spent.usd_known)):
-                return name
-        return None
 
 
 class CellTally(Frozen):
@@ -98,12 +71,7 @@ class Tally:
     @property
     def spend(self) -> Spend:
         """Of all cells together; `wall_s` is not the sweep's."""
-        spends = [tally.spend for tally in self.cells.values()]
-        sums = {
-            name: sum(getattr(spend, name) for spend in spends)
-            for name in ("steps", "tokens", "input_tokens", "cached_tokens", "usd", "wall_s", "waited_s", "device_s")
-        }
-        return Spend(**sums, usd_known=all(spend.usd_known for spend in spends))
+        return total(tally.spend for tally in self.cells.values())
 
     def count(self, state: State, model: str | None = None) -> int:
         return sum(t.state == state and model in (None, cell.model) for cell, t in self.cells.items())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from agent.models.bounds import Bounds
-from harness.errors import BudgetEndedError, RingsmithError
+from harness.errors import BudgetEndedError, RingsmithError, UsageError
 from runs.messages import Message, Turn, Usage
 
 OnText = Callable[[str, bool], None]
@@ -33,6 +33,14 @@ class ReplyCutError(BudgetEndedError):
     def __init__(self, limit: str, usage: Usage, waited_s: float) -> None:
         super().__init__(limit)
         self.usage, self.waited_s = usage, waited_s
+
+
+def require_price(model: Model, *limits_usd: float | None) -> None:
+    """Raises UsageError if there is a limit in USD and the price is unknown: it could not be kept."""
+    if any(limit is not None for limit in limits_usd) and not model.priced():
+        raise UsageError(
+            f"the price of {model.name} is unknown, so a limit in USD cannot be kept: limit tokens or steps"
+        )
 
 
 class Model(Protocol):

@@ -30,7 +30,14 @@ def tables(study: Study) -> list[Table]:
 
 def summary(study: Study) -> Table:
     fast = study.fast_name
-    columns = [Column("configuration"), Column("problems"), Column("samples"), Column("faults"), Column("unfinished")]
+    columns = [
+        Column("configuration"),
+        Column("problems"),
+        Column("samples"),
+        Column("faults"),
+        Column("unfinished"),
+        Column("helped"),
+    ]
     columns += [Column(f"{what}@{k}", ".1%") for what in ("pass", fast) for k in study.ks]
     columns += [
         Column("short"),
@@ -61,6 +68,7 @@ def summary(study: Study) -> Table:
                 len(samples),
                 sum(row.outcome == "fault" for row in group.rows),
                 sum(row.outcome == "unfinished" for row in group.rows),
+                sum(row.outcome == "helped" for row in group.rows),
                 *at,
                 at[-1].short,
                 speed.value,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.errors import UsageError
+from runs.events import Budget
 from runs.record import DEFAULT_ROOT
 from runs.sweep import Plan
 from runs.sweep_record import SweepRecord, sweep_record
@@ -169,12 +170,16 @@ def _run(record: SweepRecord, plan: Plan, asked: Wanted, engine: EngineName) -> 
     from service.progress import stderr_console
     from service.sweep import Sweep
     from service.sweep_progress import SweepProgress, plan_text
-    from service.tally import Caps
 
     console = stderr_console()
     console.print(plan_text(plan, None))
-    caps = Caps(
-        usd=asked.sweep_usd, tokens=asked.sweep_tokens, gpu_hours=asked.sweep_gpu_hours, wall_s=asked.sweep_wall
+    gpu_hours = asked.sweep_gpu_hours
+    caps = Budget(
+        steps=None,
+        tokens=asked.sweep_tokens,
+        usd=asked.sweep_usd,
+        wall_s=asked.sweep_wall,
+        device_s=None if gpu_hours is None else gpu_hours * 3600,
     )
     progress = SweepProgress(console, plan)
     try:

@@ -57,7 +57,7 @@ class Scripted:
     name: str = "scripted"
     known_price: bool = True
     seen: list[list[Message]] = field(default_factory=list)
-    judged: list[Turn] = field(default_factory=list)
+    judged: list[Turn | BaseException] = field(default_factory=list)
     """What it says when it is asked without tools."""
     asked: list[list[Message]] = field(default_factory=list)
     bounds: list[Bounds | None] = field(default_factory=list)
@@ -74,10 +74,11 @@ class Scripted:
         self.bounds.append(bounds)
         if not tools:
             self.asked.append(list(messages))
-            return self.judged.pop(0)
-        assert not self.checked or {tool["name"] for tool in tools} == {"write", "bench", "submit"}
-        self.seen.append(list(messages))
-        turn = self.turns.pop(0) if self.turns else Turn(stop=REPLAY_END)
+            turn = self.judged.pop(0)
+        else:
+            assert not self.checked or {tool["name"] for tool in tools} == {"write", "bench", "submit"}
+            self.seen.append(list(messages))
+            turn = self.turns.pop(0) if self.turns else Turn(stop=REPLAY_END)
         if isinstance(turn, BaseException):
             raise turn
         return turn

@@ -6,6 +6,7 @@ import pytest
 
 from agent.conversation import Conversation
 from agent.loop import resume_loop, run_loop
+from agent.models.base import ContextOverflowError
 from agent.strategies import make
 from agent.strategies.phased import PLATEAU, STRUGGLE
 from harness.errors import UsageError
@@ -113,6 +114,13 @@ def test_a_judge_without_an_answer_changes_nothing(tmp_path):
     _, _, record, _ = looped(tmp_path, "phased", tried(FAST, *SLOWER), judged=[say(text=" \n")])
     (reset,) = (event for event in record.events() if isinstance(event, ContextReset))
     assert "Start from the best candidate, or from a design" in reset.text and "reviewer" not in reset.text
+
+
+def test_a_judge_who_is_asked_too_much_changes_nothing(tmp_path):
+    judged = [ContextOverflowError("too long")]
+    run, _, record, _ = looped(tmp_path, "phased", [*tried(FAST, *SLOWER), say(SUBMIT)], judged=judged)
+    (reset,) = (event for event in record.events() if isinstance(event, ContextReset))
+    assert "Start from the best candidate, or from a design" in reset.text and run.reason == "submitted"
 
 
 def test_the_judge_is_paid_once_whenever_the_run_is_killed(tmp_path):

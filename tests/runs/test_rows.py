@@ -5,7 +5,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.types import Ratio, Verdict
-from runs.events import ModelReplied, RunFinished, RunStarted, Spend, ToolReturned
+from runs.events import ModelReplied, PersonActed, RunFinished, RunStarted, Spend, ToolReturned
 from runs.loading import load, planned, read
 from runs.messages import ToolCall, Turn, Usage
 from runs.record import Record
@@ -93,11 +93,22 @@ def test_a_run_without_a_correct_candidate_counts_by_its_last_failure(tmp_path) 
         ("error: 503", True, "fault"),
         ("error: harness: no GPU", True, "fault"),
         ("interrupted", True, "unfinished"),
+        ("cancelled", True, "unfinished"),
         ("", False, "unfinished"),
     ],
 )
 def test_only_runs_that_say_something_about_the_model_are_samples(tmp_path, reason, finish, outcome) -> None:
     assert read(record(tmp_path, "r", evaluation(A), reason=reason, finish=finish)).outcome == outcome
+
+
+@pytest.mark.parametrize(("action", "outcome"), [("hint", "helped"), ("candidate", "helped"), ("pause", "sample")])
+def test_a_run_that_a_person_has_helped_is_no_sample(tmp_path, action, outcome) -> None:
+    with record(tmp_path, "r", evaluation(A), finish=False) as written:
+        written.append(PersonActed(at=20.0, request="1", action=action, step=1, text="", candidate=A.hash))
+        written.append(
+            RunFinished(at=30.0, reason="submitted", best=None, official=None, target_met=False, spend=Spend(steps=1))
+        )
+    assert read(written).outcome == outcome
 
 
 def test_samples_have_the_numbers_of_their_sweep_unless_two_have_the_same(tmp_path) -> None:

@@ -11,6 +11,7 @@ from agent.models.base import ModelError
 from agent.models.scripted import Scripted
 from harness import machine
 from harness.errors import HarnessError, UsageError
+from runs.events import Budget
 from runs.loading import load
 from runs.record import Record
 from runs.sweep import Cell
@@ -18,7 +19,6 @@ from runs.sweep_record import SweepRecord, sweep_record
 from service.cli import USAGE, main
 from service.plan import make_plan, select, wanted, widen
 from service.sweep import Sweep
-from service.tally import Caps
 from tests.service.fake_engine import FakeEngine, Silent, plan_for, results, swept
 from tests.service.scripts import turn, write
 
@@ -204,13 +204,13 @@ def test_failures_in_a_row_end_the_sweep(tmp_path: Path, models: str) -> None:
 @pytest.mark.parametrize(
     ("caps", "named"),
     [
-        (Caps(usd=0.05), "usd"),
-        (Caps(tokens=500), "tokens"),
-        (Caps(gpu_hours=5 / 3600), "gpu_hours"),
-        (Caps(wall_s=1e-9), "wall_s"),
+        (Budget(steps=None, usd=0.05), "usd"),
+        (Budget(steps=None, tokens=500), "tokens"),
+        (Budget(steps=None, device_s=5.0), "device_s"),
+        (Budget(steps=None, wall_s=1e-9), "wall_s"),
     ],
 )
-def test_caps_of_the_whole_sweep(tmp_path: Path, models: str, caps: Caps, named: str) -> None:
+def test_caps_of_the_whole_sweep(tmp_path: Path, models: str, caps: Budget, named: str) -> None:
     plan = plan_for(models.split(",", maxsplit=1)[0])
     reason, sweep = swept(tmp_path / "s", plan, concurrency=1, caps=caps)
     assert reason == f"cap: {named}" and 0 < sweep.tally.left <= 4
