@@ -117,7 +117,7 @@ def serve(
     """Until SIGINT or SIGTERM. `said` gets the URL once it is served. Raises UsageError for an address that cannot be
     had, and for one that others can reach without a token."""
     if not address.is_loopback and not address.token:
-        raise UsageError(f"{address.host} can be reached by others: set a token, or serve 127.0.0.1 only")
+        raise UsageError(f"{address.host} can be reached by others: set RINGSMITH_MCP_TOKEN, or serve 127.0.0.1")
     sessions = Sessions(open_run, rules)
     app = application(make(config, sessions.seat_of, agent), sessions, address, rules)
     with _listen(address) as listening:
@@ -144,6 +144,11 @@ async def _serve(app: ASGIApp, sessions: Sessions, listening: socket.socket) -> 
 
 
 def application(server: Server[Any], sessions: Sessions, address: Address, rules: Rules) -> ASGIApp:
+    async def discover(context: Any, asked: Any) -> types.DiscoverResult:
+        raise no_session(context.protocol_version)
+
+    # Clients of the era without sessions ask this first, and fall back to one with sessions when it is refused.
+    server.add_request_handler("server/discover", types.RequestParams, discover)
     hosts = [*_LOOPBACK, address.host, socket.gethostname(), *address.names]
     manager = StreamableHTTPSessionManager(
         server,

@@ -91,12 +91,12 @@ class Seat:
 
     async def leave(self) -> Run | None:
         """The agent has left: end the run if it has not ended, with the official evaluation of its best candidate.
-        A call that is being made is waited for. Gives the run, if there was one; may be called again."""
+        A call that is being made is waited for. Gives the run, if there was one. The last thing to be called."""
         if self._opening is not None:
             await asyncio.wait([asyncio.wrap_future(self._opening)])
         if agent := self._agent:
             # Not in the seat's thread, which may be held in a call by a person's pause: `close` ends that.
-            await asyncio.to_thread(self._guarded, agent.close)
+            await asyncio.to_thread(self._end, agent)
             await asyncio.wrap_future(self._thread.submit(self._resources.close))
         self._thread.shutdown(wait=False)
         return self.run
@@ -130,6 +130,12 @@ class Seat:
         finally:
             self.busy -= 1
             self.used_at = time.monotonic()
+
+    def _end(self, agent: External) -> None:
+        if self._stop.is_set():
+            agent.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        else:
+            self._guarded(agent.close)
 
     def _guarded(self, what: Callable[[], _T]) -> _T:
         """A KeyboardInterrupt that left a thread would end the event loop that waits for it."""
