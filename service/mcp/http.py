@@ -36,6 +36,9 @@ MAX_SESSIONS = 1000
 """A session without a run costs next to nothing, and clients open some only to look."""
 _SESSION = "mcp-session-id"
 _LOOK_S = 1.0
+LEFT = (
+    "This session made no call for {idle_s:.0f} s, so its run has been ended and graded. Connect anew for another run."
+)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -66,22 +69,30 @@ class Sessions:
     """The runs of the sessions. A run ends when its client ends the session, or makes no call for too long."""
 
     def __init__(self, open_run: Opener, rules: Rules) -> None:
-        self._open_run, self._rules = open_run, rules
+        self._open_run, self.rules = open_run, rules
         self._places = threading.BoundedSemaphore(rules.most)
         self._seats: dict[str, Seat] = {}
         self._leaving: set[asyncio.Task[Any]] = set()
+        self._left: set[str] = set()
+        self._stopping = False
 
     def seat_of(self, context: Any) -> Seat:
-        """Raises MCPError for a request without a session. The era of the protocol that has none is told which do."""
+        """Raises MCPError for a request without a session, or with one that has been left. Versions of the protocol
+        that know no sessions are told which do."""
         session = context.request.headers.get(_SESSION) if context.request else None
         if session is None or context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise no_session(context.protocol_version)
+        if self._stopping:
+            raise MCPError(types.INTERNAL_ERROR, "Ringsmith was told to stop")
+        if session in self._left:
+            raise MCPError(types.INVALID_REQUEST, LEFT.format(idle_s=self.rules.idle_s))
         if session not in self._seats:
-            self._seats[session] = Seat(self._open_run, self._places, self._rules.most)
+            self._seats[session] = Seat(self._open_run, self._places, self.rules.most)
         return self._seats[session]
 
     def leave(self, session: str) -> None:
-        """End its run, if there is one, in the background."""
+        """The session is over: end its run, if there is one, in the background."""
+        self._left.discard(session)
         if seat := self._seats.pop(session, None):
             task = asyncio.ensure_future(seat.leave())
             self._leaving.add(task)
@@ -90,14 +101,16 @@ class Sessions:
     async def watch(self) -> None:
         """Leave the idle ones, for ever."""
         while True:
-            await asyncio.sleep(min(_LOOK_S, self._rules.idle_s / 2))
+            await asyncio.sleep(min(_LOOK_S, self.rules.idle_s / 2))
             for session, seat in list(self._seats.items()):
-                if not seat.busy and time.monotonic() - seat.used_at > self._rules.idle_s:
+                if not seat.busy and time.monotonic() - seat.used_at > self.rules.idle_s:
                     self.leave(session)
+                    self._left.add(session)
 
     async def stop(self) -> None:
         """Break off all runs: they end as interrupted and can be resumed. Runs that are being graded come to their
         end."""
+        self._stopping = True
         for session, seat in list(self._seats.items()):
             seat.interrupt()
             self.leave(session)
@@ -119,7 +132,7 @@ def serve(
     if not address.is_loopback and not address.token:
         raise UsageError(f"{address.host} can be reached by others: set RINGSMITH_MCP_TOKEN, or serve 127.0.0.1")
     sessions = Sessions(open_run, rules)
-    app = application(make(config, sessions.seat_of, agent), sessions, address, rules)
+    app = application(make(config, sessions.seat_of, agent), sessions, address)
     with _listen(address) as listening:
         host, port = address.host, listening.getsockname()[1]
         said(f"http://{f'[{host}]' if ':' in host else host}:{port}{PATH}")
@@ -143,7 +156,7 @@ async def _serve(app: ASGIApp, sessions: Sessions, listening: socket.socket) -> 
     stopped.cancel()
 
 
-def application(server: Server[Any], sessions: Sessions, address: Address, rules: Rules) -> ASGIApp:
+def application(server: Server[Any], sessions: Sessions, address: Address) -> ASGIApp:
     async def discover(context: Any, asked: Any) -> types.DiscoverResult:
         raise no_session(context.protocol_version)
 
@@ -157,7 +170,7 @@ def application(server: Server[Any], sessions: Sessions, address: Address, rules
             allowed_hosts=[form for host in hosts for form in (host, f"{host}:*")],
             allowed_origins=[f"http{s}://{host}{port}" for s in ("", "s") for host in hosts for port in ("", ":*")],
         ),
-        session_idle_timeout=rules.idle_s,
+        session_idle_timeout=sessions.rules.idle_s,
         max_sessions=MAX_SESSIONS,
     )
 

@@ -3,69 +3,21 @@
 import asyncio
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 from mcp import Client, MCPError
 
 from agent import running
-from agent.external import External
 from harness.errors import HarnessError
 from runs import control
 from runs.control import Request
 from runs.events import Budget
-from runs.record import Record
 from service.mcp import server as server_module
 from service.mcp.seat import NotOpenError, Seat, StoppedError
 from service.mcp.server import agent_name, instructions, make
-from tests.agent.test_loop import MESSAGES, FakeSession, Toolbox, speed, wrong
 from tests.runs.factories import config
+from tests.service.mcp_place import Place, Slow
 from tools import catalogue
-
-
-class Slow(FakeSession):
-    """Measures when it is told to."""
-
-    def __init__(self):
-        super().__init__({"a": [wrong("a")], "b": [speed("b", 1.5)]})
-        self.asked, self.go_on = threading.Semaphore(0), threading.Event()
-        self.go_on.set()
-
-    def evaluate(self):
-        self.asked.release()
-        while not self.go_on.wait(0.01):
-            pass
-        return super().evaluate()
-
-
-class Place:
-    """What a seat opens, and whether it is open."""
-
-    def __init__(self, root, session, **changed):
-        self.root, self.session, self.changed = root, session, changed
-        self.agents, self.open, self.faults = [], False, []
-
-    @contextmanager
-    def __call__(self, agent):
-        self.agents.append(agent)
-        if self.faults:
-            raise self.faults.pop()
-        self.open = True
-        try:
-            with (
-                Record.create(self.root, f"r{len(self.agents)}") as record,
-                External.start(
-                    config(model=f"external:{agent}", **self.changed), self.session, record, MESSAGES,
-                    lambda event: None, prompts_hash="h", toolbox=Toolbox(),
-                ) as run,
-            ):  # fmt: skip
-                yield run
-        finally:
-            self.open = False
-
-    @property
-    def record(self):
-        return Record.list(self.root)[0]
 
 
 @pytest.fixture
@@ -89,6 +41,7 @@ def test_an_agent_sees_the_tools_of_every_model_and_the_task_in_three_ways(place
             assert agent.instructions == said and len(said.encode()) < 2048  # Claude Code shows no more of it
             tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
             assert [*tools] == ["task", *catalogue.TOOLS]
+            assert all(len(tool.description.encode()) < 2048 for tool in tools.values())
             for schema in catalogue.schemas():
                 tool = tools[schema["name"]]
                 assert (tool.description, tool.input_schema) == (schema["description"], schema["parameters"])
