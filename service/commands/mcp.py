@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from service.mcp.http import Address, Rules
 
 TOKEN = "RINGSMITH_MCP_TOKEN"
-_OF_SERVER = {"resume", "runs_dir", "http", "host", "port", "allow_host", "max_runs", "idle", "agent"}
+_OF_SERVER = {"resume", "runs_dir", "http", "host", "port", "allow_host", "max_runs", "idle"}
 
 
 def mcp(
