@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -150,16 +150,27 @@ def _over_stdio(config: RunConfig, record: Record | None, runs_dir: Path, agent:
     from service.mcp.stdio import serve
 
     progress = RunProgress(stderr_console())
-    seat = Seat(lambda name: _opened(config, record, runs_dir, name, progress))
+
+    def watch(event: Event) -> None:
+        with _without_reader():
+            progress(event)
+
+    seat = Seat(lambda name: _opened(config, record, runs_dir, name, watch))
     run = serve(make(config, lambda request: seat, agent), seat)
     progress.close()
     if run is not None:
         path = record.path if record is not None else runs_dir / run.run_id
-        print(run_summary(run, path), file=sys.stderr)
+        with _without_reader():
+            print(run_summary(run, path), file=sys.stderr, flush=True)
         raise typer.Exit(exit_code(run))
     if seat.failure is not None:
         raise seat.failure
     raise typer.Exit(0)
+
+
+def _without_reader() -> AbstractContextManager[None]:
+    """For what is said to a log on the way: who reads it may be gone, and the run must be graded all the same."""
+    return suppress(OSError, SystemExit)  # SystemExit is what rich makes of a broken pipe
 
 
 def _over_http(
@@ -210,4 +221,5 @@ def _say(event: Event) -> None:
         line = f"a run has ended: {one_line(event.reason, 200)}; {verdict}"
     else:
         return
-    print(line, file=sys.stderr, flush=True)
+    with _without_reader():
+        print(line, file=sys.stderr, flush=True)

@@ -29,19 +29,24 @@ def serve(server: Server[Any], seat: Seat) -> Run | None:
 async def _serve(server: Server[Any], seat: Seat) -> Run | None:
     at_terminal = os.isatty(0)
     wire = _Wire()
-    with anyio.CancelScope() as serving:
+    try:
+        with anyio.CancelScope() as serving:
 
-        def leave() -> None:
-            if at_terminal:
-                seat.interrupt()
-            serving.cancel()
+            def leave() -> None:
+                if at_terminal:
+                    seat.interrupt()
+                serving.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, leave)
-        async with stdio_server(cast(Any, wire), wire.output) as (read, write):
-            await server.run(read, write, server.create_initialization_options())
-    wire.close()
-    return await seat.leave()
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, leave)
+            async with stdio_server(cast(Any, wire), wire.output) as (read, write):
+                await server.run(read, write, server.create_initialization_options())
+    except* BrokenPipeError:
+        pass  # the client has left and did not wait for an answer
+    finally:
+        wire.close()
+        run = await seat.leave()
+    return run
 
 
 class _Wire:
