@@ -72,7 +72,7 @@ class Sessions:
         self._open_run, self.rules = open_run, rules
         self._places = threading.BoundedSemaphore(rules.most)
         self._seats: dict[str, Seat] = {}
-        self._leaving: set[asyncio.Task[Any]] = set()
+        self._leaving: dict[asyncio.Task[Any], Seat] = {}
         self._left: set[str] = set()
         self._stopping = False
 
@@ -95,8 +95,8 @@ class Sessions:
         self._left.discard(session)
         if seat := self._seats.pop(session, None):
             task = asyncio.ensure_future(seat.leave())
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._leaving[task] = seat
+            task.add_done_callback(lambda done: self._leaving.pop(done))
 
     async def watch(self) -> None:
         """Leave the idle ones, for ever."""
@@ -108,14 +108,19 @@ class Sessions:
                     self._left.add(session)
 
     async def stop(self) -> None:
-        """Break off all runs: they end as interrupted and can be resumed. Runs that are being graded come to their
-        end."""
+        """Break off all runs: they end as interrupted and can be resumed. Those that were being graded are, unless
+        there is a `hurry`."""
         self._stopping = True
         for session, seat in list(self._seats.items()):
             seat.interrupt()
             self.leave(session)
         while self._leaving:
             await asyncio.wait(self._leaving)
+
+    def hurry(self) -> None:
+        """Break off grading too."""
+        for seat in self._leaving.values():
+            seat.interrupt()
 
 
 def no_session(version: str) -> MCPError:
@@ -144,8 +149,14 @@ async def _serve(app: ASGIApp, sessions: Sessions, listening: socket.socket) -> 
         uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
     )
     stop = asyncio.Event()
+
+    def told() -> None:
+        if stop.is_set():
+            sessions.hurry()
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, told)
     serving = asyncio.ensure_future(server.serve([listening]))
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)

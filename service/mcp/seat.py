@@ -152,11 +152,13 @@ class Seat:
             self._resources.callback(self._places.release)
         try:
             run = self._resources.enter_context(self._open_run(agent))
-        except BaseException as error:
+        except Exception as error:
             self._resources.close()
-            if not isinstance(error, RingsmithError | ProblemError):
-                raise
             self.failure = error
-            raise NotOpenError(f"The run could not be opened: {error}") from error
+            ours = "" if isinstance(error, RingsmithError | ProblemError) else f"internal: {type(error).__name__}: "
+            raise NotOpenError(f"The run could not be opened: {ours}{error}") from error
+        except BaseException:
+            self._resources.close()
+            raise
         self.failure = None
         return run

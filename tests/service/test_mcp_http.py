@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -208,6 +209,34 @@ def test_what_a_broken_connection_did_not_deliver_is_told_with_the_next_call(tmp
 
     asyncio.run(act())
     assert Record.list(tmp_path)[0].run().reason == "interrupted"
+
+
+def test_a_server_in_a_hurry_breaks_off_grading_too(tmp_path):
+    session = Slow()
+    place = Place(tmp_path, session)
+
+    async def act():
+        sessions = Sessions(place, Rules(1, 60.0))
+        context = SimpleNamespace(
+            request=SimpleNamespace(headers={"mcp-session-id": "s"}), protocol_version="2025-06-18"
+        )
+        seat = sessions.seat_of(context)
+        await seat.call("x", "write", {"source": "b"})
+        await seat.call("x", "bench", {})
+        session.go_on.clear()
+        sessions.leave("s")
+        while not session.asked.acquire(blocking=False) or not session.graded:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.ensure_future(sessions.stop())
+        await asyncio.sleep(0.3)
+        assert not stopping.done()
+        sessions.hurry()
+        await stopping
+        with pytest.raises(MCPError, match="told to stop"):
+            sessions.seat_of(context)
+
+    asyncio.run(act())
+    assert place.record.run().reason == "interrupted"
 
 
 def test_a_session_that_was_left_begins_no_second_run(tmp_path):

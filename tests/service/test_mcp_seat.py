@@ -140,9 +140,9 @@ def test_what_cannot_be_opened_is_said_and_tried_again(place):
             assert "do it" in (await agent.call_tool("task")).content[0].text
             assert seat.failure is None
         await seat.leave()
-        place.faults = [HarnessError("again")]
+        place.faults = [KeyError("a bug")]
         failed = Seat(place)
-        with pytest.raises(NotOpenError):
+        with pytest.raises(NotOpenError, match="internal: KeyError"):
             await failed.call("x", "bench", {})
         assert await failed.leave() is None
         assert await Seat(place).leave() is None
