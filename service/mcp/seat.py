@@ -93,7 +93,7 @@ class Seat:
         """The agent has left: end the run if it has not ended, with the official evaluation of its best candidate.
         A call that is being made is waited for. Gives the run, if there was one. The last thing to be called."""
         if self._opening is not None:
-            await asyncio.wait([asyncio.wrap_future(self._opening)])
+            await asyncio.gather(asyncio.wrap_future(self._opening), return_exceptions=True)
         if agent := self._agent:
             # Not in the seat's thread, which may be held in a call by a person's pause: `close` ends that.
             await asyncio.to_thread(self._end, agent)
@@ -121,7 +121,7 @@ class Seat:
             except asyncio.CancelledError:
                 if unheard is not None and not done.cancelled():
                     keep = unheard
-                    done.add_done_callback(lambda future: future.exception() or keep(future.result()))
+                    done.add_done_callback(lambda f: f.cancelled() or f.exception() or keep(f.result()))
                 raise
             except NotOpenError:
                 if self._opening is opening:
