@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from agent.conversation import Conversation
 from agent.running import Running, Session, Stopped, Toolbox
+from agent.state import figures, written
 from harness.errors import UsageError
 from runs.events import AgentCalled, Event, RunConfig, RunResumed, RunStarted
 from runs.fold import Folding, Run, folding
@@ -22,6 +23,7 @@ from runs.record import Record
 PREFIX = "external:"
 """Of `RunConfig.model`; the agent's name follows."""
 RESTARTED = "Ringsmith was restarted since your last call, {name} (step {step}). That call returned:"
+SO_FAR = "# This run so far\n\nEverything below was measured. Go on from here."
 
 MAX_NOTE = 20_000
 """Characters of it."""
@@ -123,20 +125,28 @@ class External:
         """Name, description and parameters of every tool."""
         return self._run.schemas()
 
+    def so_far(self) -> str:
+        """What was tried and measured, and what is left of the budget: for an agent that is new to a run that was
+        resumed, or has lost its context. Waits while a call is made."""
+        with self._lock:
+            run = self._run
+            tried = [SO_FAR, written(run.state, run.talk, run.record)] if run.state.attempts else []
+            return "\n\n".join([*tried, _over(self._ended, self._run.record) if self._ended else run.left()])
+
     def call(self, name: str, arguments: dict[str, Any] | str) -> Answer:
         """Make a tool call: one step. Waits while another is made, and while a person has the run paused. Once a limit
         is reached or the run has ended no call is made and the answer says so."""
         raw = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         with self._lock:
             if self._ended is not None:
-                return Answer(_over(self._ended), ok=False, ended=True)
+                return Answer(_over(self._ended, self._run.record), ok=False, ended=True)
             before = len(self._run.talk.messages)
             self._guarded(lambda: self._step(name, raw))
             told = [m.text for m in self._run.talk.messages[before:] if m.role == "tool"]
             ok = bool(told) and self._run.talk.returned[-1].ok
             if self._ended is None:
                 return Answer(told[0], ok, ended=False)
-            return Answer("\n\n".join([*told, _over(self._ended)]), ok, ended=True)
+            return Answer("\n\n".join([*told, _over(self._ended, self._run.record)]), ok, ended=True)
 
     def close(self) -> Run:
         """End the run, if it has not ended by itself: the agent has left. A call that is being made is waited for."""
@@ -214,9 +224,12 @@ def check(config: RunConfig) -> None:
         raise UsageError(f"strategy {config.strategy!r} cannot lead an agent from outside: leave it out")
 
 
-def _over(run: Run) -> str:
+def _over(run: Run, record: Record) -> str:
     """The end, as the agent is told it."""
     text = f"The run has ended ({run.reason}); no further call is made."
-    if run.official is None:
+    graded = run.official
+    if graded is None:
         return f"{text} No candidate was graded."
-    return f"{text} Official evaluation of the best candidate ({run.official.candidate}): {run.official.verdict}."
+    result = figures(graded.measurement) if graded.measurement else graded.summary
+    kept = record.path / "candidates" / f"{graded.candidate}.py"
+    return f"{text} Official evaluation of the best candidate: {graded.verdict}; {result}\nIt is kept as {kept}."

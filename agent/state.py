@@ -64,7 +64,7 @@ def figures_text(candidate: str, attempts: Sequence[Attempt]) -> str:
     if not measured:
         return ""
     latest = measured[-1]
-    lines = [f"Measured: {_figures(latest)}"]
+    lines = [f"Measured: {figures(latest)}"]
     for name, floor_us, bound_by, reached in (
         ("Floor", latest.sol_us, latest.bound_by, latest.sol_fraction),
         (
@@ -89,7 +89,7 @@ def tried_text(candidate: str, lanes: Sequence[Lane], record: Record) -> str:
         evaluated = [a for a in made if a.verdict is not None]
         if evaluated:
             last, said = evaluated[-1], " ".join(made[0].said.split())
-            result = _figures(last.measurement) if last.measurement else last.summary[:_SUMMARY]
+            result = figures(last.measurement) if last.measurement else last.summary[:_SUMMARY]
             what = f' "{said}"' if said else f" it changed\n{_changes(candidate, last.candidate, record)}"
             lines.append(f"- {last.verdict}; {result}:{what}")
     return "\n".join(["Tried from it so far, and what came of it:", *lines]) if lines else ""
@@ -127,16 +127,17 @@ def attempts_text(attempts: list[Attempt], best: Attempt | None) -> str:
 
 def _attempt(attempt: Attempt, best: Attempt | None) -> str:
     mark = "*" if attempt == best else " "
-    figures = _figures(attempt.measurement) if attempt.measurement else attempt.summary[:_SUMMARY]
-    return f"{mark} attempt {attempt.number} ({attempt.candidate}): {attempt.verdict}; {figures}"
+    what = figures(attempt.measurement) if attempt.measurement else attempt.summary[:_SUMMARY]
+    return f"{mark} attempt {attempt.number} ({attempt.candidate}): {attempt.verdict}; {what}"
 
 
-def _figures(measurement: Measurement) -> str:
-    figures = [("device", measurement.device), ("eager", measurement.eager)]
+def figures(measurement: Measurement) -> str:
+    """Speed-ups with their intervals, and times."""
+    timings = [("device", measurement.device), ("eager", measurement.eager)]
     return ", ".join(
         f"{name} {timing.speedup.value:.2f}x [{timing.speedup.low:.2f}, {timing.speedup.high:.2f}], "
         f"{timing.candidate.median_us:.1f} us"
-        for name, timing in figures
+        for name, timing in timings
         if timing is not None
     )
 

@@ -17,7 +17,7 @@ import typer
 
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
-from service.commands import doctor, enter, evaluate, problems, profile, regrade, report, run, runs, sweep
+from service.commands import doctor, enter, evaluate, mcp, problems, profile, regrade, report, run, runs, sweep
 from service.text import indent, one_line
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -35,6 +35,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("sweep")(sweep.sweep)
 app.command("regrade")(regrade.regrade)
+app.command("mcp")(mcp.mcp)
 app.command("eval")(evaluate.evaluate)
 app.command("profile")(profile.profile)
 app.add_typer(problems.app, name="problems")

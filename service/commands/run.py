@@ -152,7 +152,7 @@ def run(
         typer.echo(json_module.dumps({"path": str(path), **json_module.loads(done.model_dump_json())}))
     else:
         typer.echo(run_summary(done, path))
-    raise typer.Exit(_exit_code(done))
+    raise typer.Exit(exit_code(done))
 
 
 def _recording(problem: int, platform: PlatformName) -> str:
@@ -173,7 +173,8 @@ def _recording(problem: int, platform: PlatformName) -> str:
     return f"replay:{path}"
 
 
-def _exit_code(run: Run) -> int:
+def exit_code(run: Run) -> int:
+    """Of a command that ends with this run."""
     reason = run.reason or ""
     if reason == "interrupted":
         return 130

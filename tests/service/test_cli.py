@@ -91,7 +91,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
 def test_version_and_help_of_every_command(ringsmith) -> None:
     assert ringsmith("--version").out == f"ringsmith {machine.harness_version()}\n"
     for command in ([], ["run"], ["eval"], ["profile"], ["problems"], ["problems", "list"], ["problems", "show"],
-                    ["runs"], ["runs", "list"], ["runs", "show"], ["runs", "request"], ["doctor"],
+                    ["runs"], ["runs", "list"], ["runs", "show"], ["runs", "request"], ["doctor"], ["mcp"],
                     *[["runs", name] for name in ("hint", "candidate", "pause", "resume", "cancel")]):  # fmt: skip
         shown = ringsmith(*command, "--help")
         assert shown.code == 0 and "Usage: ringsmith" in shown.out and not shown.err
@@ -355,11 +355,12 @@ def test_run_without_model_or_key_replays_the_packaged_recording(
 )
 def test_exit_code_of_a_run(events, reason: str, target_met: bool, code: int) -> None:
     run = fold(events).model_copy(update={"reason": reason, "target_met": target_met})
-    assert run_command._exit_code(run) == code
+    assert run_command.exit_code(run) == code
 
 
 def test_the_installed_command_is_light_and_exits_as_main_says() -> None:
-    check = "import sys, service.cli; print([m for m in ('torch', 'litellm', 'numpy', 'pynvml') if m in sys.modules])"
+    heavy = ("torch", "litellm", "mcp", "numpy", "pynvml")
+    check = f"import sys, service.cli; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     done = subprocess.run(

@@ -17,7 +17,7 @@ from runs.events import Budget, Event, RunConfig, RunFinished, RunResumed, RunSt
 from runs.messages import Message
 from runs.record import Record
 from service import run
-from service.commands.run import _exit_code
+from service.commands.run import exit_code
 
 RIGHT = "def solution(x):\n    return x\n"
 
@@ -206,7 +206,7 @@ def test_the_first_difference_ends_a_strict_replay(
     assert done.reason and done.reason.startswith("error: the replay differs ") and said in done.reason
     made = [e for e in Record.open(recorded.parent / done.run_id).events() if isinstance(e, ToolReturned)]
     assert len(made) == calls
-    assert _exit_code(done) == 3
+    assert exit_code(done) == 3
     assert run.run_one(
         done.config.model_copy(update={"model": f"replay:{recorded}"}), root=recorded.parent,
         on_event=lambda event: None, sandbox=Sandbox(evaluation),

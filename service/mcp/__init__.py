@@ -1,0 +1,1 @@
+"""Runs led by agents from outside, through the Model Context Protocol."""
