@@ -81,6 +81,8 @@ class RunConfig(Frozen):
     """How the run is led (`agent.strategies`)."""
     context_tokens: int = 150_000
     """Input of one request from which on the conversation is replaced by a summary of the record (`agent.state`)."""
+    sandbox: str = ""
+    """Where candidates are evaluated: a node's URL, `batch:FOLDER`, or "" for the machine that led the run."""
 
 
 class _Event(Frozen):

@@ -17,7 +17,7 @@ import typer
 
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
-from service.commands import doctor, evaluate, problems, profile, run, runs
+from service.commands import doctor, evaluate, problems, profile, run, runs, sandbox
 from service.text import indent, one_line
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -37,6 +37,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("profile")(profile.profile)
 app.add_typer(problems.app, name="problems")
 app.add_typer(runs.app, name="runs")
+app.add_typer(sandbox.app, name="sandbox")
 app.command("doctor")(doctor.doctor)
 
 

@@ -25,7 +25,7 @@ from tools import catalogue
 from tools.session import Session
 
 if TYPE_CHECKING:
-    from harness.evaluate import Sandbox
+    from harness.sandboxes import Access, SandboxLike
 
 
 def run_one(
@@ -33,10 +33,12 @@ def run_one(
     *,
     root: Path,
     on_event: Callable[[Event], None],
-    sandbox: Sandbox | None = None,
+    sandbox: SandboxLike | None = None,
+    access: Access | None = None,
     model: Model | None = None,
 ) -> Run:
-    """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open.
+    """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open;
+    otherwise it is made where `config.sandbox` says, with that `access` (the environment's unless given).
 
     Raises UsageError or ProblemError for what cannot be (a name, the model, its price: before any process is started),
     HarnessError if the sandbox cannot be brought up. Once the loop runs, Ctrl-C and the harness's or the provider's
@@ -47,7 +49,7 @@ def run_one(
     model = _model(config, model)
 
     with ExitStack() as stack:
-        sandbox = sandbox or stack.enter_context(_sandbox(config))
+        sandbox = sandbox or stack.enter_context(_sandbox(config, access))
         work = sandbox.inspect(entry, case, config.dtype)
         topology = sandbox.topology()
         floor = roofline.floor(work, topology.devices[0], config.dtype)
@@ -84,11 +86,13 @@ def resume_one(
     record: Record,
     *,
     on_event: Callable[[Event], None],
-    sandbox: Sandbox | None = None,
+    sandbox: SandboxLike | None = None,
+    where: str | None = None,
+    access: Access | None = None,
     model: Model | None = None,
 ) -> Run:
     """Go on with a run whose process was killed, interrupted or failed: same record, same budget, nothing paid twice.
-    `on_event` gets what happened so far first.
+    `on_event` gets what happened so far first. Candidates are evaluated where they were, or else at `where`.
 
     Raises UsageError if it is still being written, has ended by itself, or cannot be run here any more; otherwise as
     `run_one`."""
@@ -97,13 +101,13 @@ def resume_one(
         raise UsageError(f"run {record.run_id} is being written by another process")
     if run.reason is not None and run.reason != "interrupted" and not run.reason.startswith("error:"):
         raise UsageError(f"run {record.run_id} has ended ({run.reason}): there is nothing to go on with")
-    config = run.config
+    config = run.config if where is None else run.config.model_copy(update={"sandbox": where})
     model = _model(config, model)
     events = list(record.events())
     if isinstance(model, Replay):
         model.skip(Conversation(events).replies)
     with ExitStack() as stack:
-        sandbox = sandbox or stack.enter_context(_sandbox(config))
+        sandbox = sandbox or stack.enter_context(_sandbox(config, access))
         sandbox.warm_up()
         stack.enter_context(record)
         for event in events:
@@ -125,7 +129,7 @@ def _model(config: RunConfig, model: Model | None) -> Model:
     require_page(config.backend)
     strategies.make(config.strategy)
     headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
-    if config.backend is Backend.parallelkittens and not headers.is_file():
+    if config.backend is Backend.parallelkittens and not config.sandbox and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
     model = model or models.make(config.model)
     if config.budget.usd is not None and not model.priced():
@@ -133,13 +137,14 @@ def _model(config: RunConfig, model: Model | None) -> Model:
     return model
 
 
-def _sandbox(config: RunConfig) -> Sandbox:
-    from harness.evaluate import Sandbox
+def _sandbox(config: RunConfig, access: Access | None) -> SandboxLike:
+    from harness.sandboxes import open_sandbox
 
-    return Sandbox(config.platform, config.world_size, isolation=config.isolation)
+    where = (config.sandbox, config.platform, config.world_size)
+    return open_sandbox(*where, isolation=config.isolation, access=access)
 
 
-def _session(config: RunConfig, sandbox: Sandbox, record: Record) -> Session:
+def _session(config: RunConfig, sandbox: SandboxLike, record: Record) -> Session:
     entry = find(config.problem, config.suite)
     return Session(
         sandbox=sandbox,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.evaluate import Sandbox
+from harness.sandboxes import SandboxLike
 from harness.types import (
     Backend,
     BuildReport,
@@ -50,7 +50,7 @@ class Session:
     def __init__(
         self,
         *,
-        sandbox: Sandbox,
+        sandbox: SandboxLike,
         entry: Entry,
         case: Case,
         dtype: DType,

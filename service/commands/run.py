@@ -26,10 +26,15 @@ from service.options import (
     Platform,
     ProtocolName,
     RunsDir,
+    SandboxAddress,
+    SandboxCa,
+    SandboxToken,
     Suite,
     Trials,
     WorldSize,
     finite,
+    given,
+    place,
     resolve,
 )
 from service.progress import RunProgress, stderr_console
@@ -37,6 +42,8 @@ from service.render import run_summary
 
 EXAMPLES = DEFAULT_ROOT.parent / "examples"
 """Recorded runs that ship with Ringsmith: `pNN-<platform>`, replayed where no provider's key is set."""
+
+_WITH_RESUME = {"resume", "runs_dir", "json", "sandbox", "sandbox_ca", "sandbox_token_file"}
 
 
 def run(
@@ -85,12 +92,15 @@ def run(
     trials: Trials = 3,
     isolation: Isolation = "auto",
     collectives: Collectives = "allow",
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
             help="Go on with a run whose process was killed, interrupted or failed: `latest`, its name, or its folder. "
-            "Its own settings hold; give no others.",
+            "Its own settings hold; give no others, but for another --sandbox.",
         ),
     ] = None,
     runs_dir: RunsDir = DEFAULT_ROOT,
@@ -101,20 +111,21 @@ def run(
     Exit code 0: the best candidate, evaluated afresh, met the target (without one: is correct); 1: not; 2: usage;
     3: the harness or the provider failed; 130: interrupted.
     """
+    where = place(sandbox, sandbox_ca, sandbox_token_file)
     if resume is not None:
-        if others := _given(context) - {"resume", "runs_dir", "json"}:
+        if others := given(context) - _WITH_RESUME:
             raise UsageError(f"--resume goes on with a run's own settings: leave out {', '.join(sorted(others))}")
         record = find_record(resume, runs_dir)
 
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import resume_one
 
-            return resume_one(record, on_event=on_event)
+            return resume_one(record, on_event=on_event, where=where.address or None, access=where.access)
     else:
         if problem is None:
             raise UsageError("say which problem (`ringsmith problems list`), or --resume RUN")
         entry = find(problem, suite)
-        setup = resolve(platform, world_size, dtype, backend)
+        setup = resolve(platform, world_size, dtype, backend, where)
         config = RunConfig(
             problem=entry.number,
             suite=entry.suite,
@@ -133,12 +144,13 @@ def run(
             target=Target(speedup=speedup_target),
             strategy=strategy,
             context_tokens=context_tokens,
+            sandbox=where.address,
         )
 
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import run_one
 
-            return run_one(config, root=runs_dir, on_event=on_event)
+            return run_one(config, root=runs_dir, on_event=on_event, access=where.access)
 
     progress = RunProgress(stderr_console())
     try:
@@ -151,12 +163,6 @@ def run(
     else:
         typer.echo(run_summary(done, path))
     raise typer.Exit(_exit_code(done))
-
-
-def _given(context: typer.Context) -> set[str]:
-    """Names of the arguments and options on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _recording(problem: int, platform: PlatformName) -> str:

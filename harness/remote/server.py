@@ -1,0 +1,280 @@
+"""The node's HTTP server: sessions and jobs under versioned paths. Imports FastAPI, no torch.
+
+GET    /v1/node                                  what this node is
+PUT    /v1/suites/DIGEST                         problem files that it does not have
+PUT    /v1/sessions/ID, DELETE                   begin, end
+PUT    /v1/sessions/ID/jobs/ID                   begin a job; again with the same id: nothing new happens
+GET    /v1/sessions/ID/jobs/ID?wait=S&seen=N     its state, at the latest after S seconds, as soon as it is done or
+                                                 has entered more than N stages
+GET    /v1/sessions/ID/jobs/ID/trace             of a profile
+DELETE /v1/sessions/ID/jobs/ID                   end it, or forget its result
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from harness import machine
+from harness.errors import HarnessError, UsageError
+from harness.remote.messages import Id, JobState, NodeFacts, Order, Refusal, SessionSettings, Suite, identity
+from harness.remote.sessions import FullError, LostError, Node
+from harness.types import IsolationLevel
+
+MOST_WAIT_S = 20.0
+_LOOK_S = 0.02
+_TIDY_S = 1.0
+_STRICTNESS: dict[IsolationLevel, int] = {"none": 0, "auto": 1, "strict": 2}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a node serves."""
+
+    token_hash: bytes | None = None
+    """SHA-256 of the token that clients must show; None: they need none."""
+    isolation: IsolationLevel = "auto"
+    accepts_suites: bool = False
+    most_sessions: int = 8
+    idle_s: float = 600.0
+    most_request_bytes: int = 8 << 20
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+
+def token_hash(text: str) -> bytes:
+    """Of a token, or of a line `sha256:HEX` that is one already. Raises UsageError if it is too short to be secret."""
+    text = text.strip()
+    with contextlib.suppress(ValueError):
+        if text.startswith("sha256:") and len(digest := bytes.fromhex(text.removeprefix("sha256:"))) == 32:
+            return digest
+    if len(text) < 16:
+        raise UsageError("the token needs at least 16 characters: `openssl rand -hex 32` makes one")
+    return hashlib.sha256(text.encode()).digest()
+
+
+def serve(host: str, port: int, settings: Settings, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; then all sessions' processes have ended. `on_ready` gets the URL. Raises
+    UsageError if the address cannot be bound or the TLS files cannot be used."""
+    with tempfile.TemporaryDirectory(prefix="ringsmith-node-") as folder, _bound(host, port) as bound:
+        node = Node(Path(folder), settings.most_sessions, settings.idle_s)
+        ending = threading.Event()
+        config = uvicorn.Config(
+            app(node, settings, ending), log_level="warning", access_log=False, server_header=False,
+            ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key, timeout_graceful_shutdown=5,
+        )  # fmt: skip
+        server = _Server(config, ending)
+        try:
+            server.config.load()
+        except OSError as error:  # ssl.SSLError is one
+            raise UsageError(f"the TLS files cannot be used: {error}") from None
+        scheme = "https" if settings.tls_cert else "http"
+        shown = f"[{host}]" if ":" in host else host
+        on_ready(f"{scheme}://{shown}:{bound.getsockname()[1]}")
+        try:
+            server.run(sockets=[bound])
+        except KeyboardInterrupt:  # uvicorn gives the signal on that has ended it
+            pass
+        finally:
+            node.close()
+
+
+def app(node: Node, settings: Settings, ending: threading.Event) -> FastAPI:
+    """The application; its sessions are the node's. Once it is `ending`, nobody is kept waiting."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        tidying = asyncio.create_task(_tidy(node))
+        yield
+        tidying.cancel()
+
+    api = FastAPI(title="Ringsmith node", version="1", docs_url=None, redoc_url=None, lifespan=lifespan)
+
+    @api.get("/v1/node")
+    def facts() -> NodeFacts:
+        return NodeFacts(
+            identity=identity(),
+            platform=machine.default_platform(),
+            gpus=tuple(gpu.name for gpu in machine.gpus()),
+            isolation=settings.isolation,
+            accepts_suites=settings.accepts_suites,
+            most_request_bytes=settings.most_request_bytes,
+            sessions=node.with_processes(),
+            jobs_begun=node.jobs_begun,
+        )
+
+    @api.put("/v1/suites/{digest}", status_code=204)
+    def put_suite(digest: Id, suite: Suite) -> None:
+        if not settings.accepts_suites:
+            raise UsageError("this node runs its own problems only (`sandbox serve --accept-suites`)")
+        if suite.digest != digest:
+            raise UsageError("the suite's files do not have that digest")
+        node.keep_suite(suite)
+
+    @api.put("/v1/sessions/{session_id}", status_code=204)
+    def begin(session_id: Id, asked: SessionSettings) -> None:
+        if asked.identity != identity():
+            raise UsageError(f"the node runs {identity()}, you {asked.identity}: results would not be comparable")
+        if _STRICTNESS[asked.isolation] < _STRICTNESS[settings.isolation]:
+            raise UsageError(f"this node jails candidates with isolation {settings.isolation}, not {asked.isolation}")
+        node.begin(session_id, asked)
+
+    @api.delete("/v1/sessions/{session_id}", status_code=204)
+    def end(session_id: Id) -> None:
+        node.end(session_id)
+
+    @api.put("/v1/sessions/{session_id}/jobs/{job_id}")
+    def put_job(session_id: Id, job_id: Id, order: Order) -> JobState:
+        return node.session(session_id).put(job_id, order)
+
+    @api.get("/v1/sessions/{session_id}/jobs/{job_id}")
+    async def job(
+        session_id: Id, job_id: Id, wait: float = Query(0, ge=0, le=MOST_WAIT_S), seen: int = Query(0, ge=0)
+    ) -> JobState:
+        session = node.session(session_id)
+        deadline = time.monotonic() + min(wait, settings.idle_s / 4)
+        while True:
+            state = session.state(job_id)
+            if state.done or len(state.stages) > seen or time.monotonic() >= deadline or ending.is_set():
+                return state
+            await asyncio.sleep(_LOOK_S)
+
+    @api.get("/v1/sessions/{session_id}/jobs/{job_id}/trace")
+    def trace(session_id: Id, job_id: Id) -> FileResponse:
+        return FileResponse(node.session(session_id).trace(job_id), media_type="application/json")
+
+    @api.delete("/v1/sessions/{session_id}/jobs/{job_id}", status_code=204)
+    def forget(session_id: Id, job_id: Id) -> None:
+        node.session(session_id).forget(job_id)
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        status, kind = 500, "harness"
+        for error_type, its_status, its_kind in _REFUSED:
+            if isinstance(error, error_type):
+                status, kind = its_status, its_kind
+                break
+        if isinstance(error, HTTPException):
+            status, said = error.status_code, str(error.detail)
+        elif isinstance(error, RequestValidationError):
+            said = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        else:
+            said = str(error) or type(error).__name__
+        return _refusal(status, kind, said)
+
+    for error_type, _status, _kind in _REFUSED:
+        api.add_exception_handler(error_type, refuse)
+    api.add_middleware(_Smaller, most_bytes=settings.most_request_bytes)
+    api.add_middleware(_Known, token_hash=settings.token_hash)
+    return api
+
+
+_REFUSED: tuple[tuple[type[Exception], int, str], ...] = (
+    (LostError, 404, "lost"),
+    (FullError, 429, "harness"),
+    (UsageError, 409, "usage"),
+    (HarnessError, 500, "harness"),
+    (RequestValidationError, 422, "usage"),
+    (HTTPException, 400, "usage"),
+)
+"""Exception -> HTTP status and kind of `Refusal`; the first that fits."""
+
+
+class _Server(uvicorn.Server):
+    """Sets `ending` before it waits for open connections: they may be waiting for a job."""
+
+    def __init__(self, config: uvicorn.Config, ending: threading.Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._ending.set()
+        super().handle_exit(sig, frame)
+
+
+class _Known:
+    """Only clients with the token. Without one, only those that call this machine by a name of its own: a web page
+    whose host name was made to point here does not."""
+
+    def __init__(self, app: ASGIApp, token_hash: bytes | None) -> None:
+        self._app, self._hash = app, token_hash
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            if self._hash is not None:
+                kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
+                if kind.lower() != b"bearer" or not hmac.compare_digest(hashlib.sha256(shown).digest(), self._hash):
+                    await _refusal(401, "usage", "the node refuses the token")(scope, receive, send)
+                    return
+            elif headers.get(b"host", b"").rpartition(b":")[0] not in (b"127.0.0.1", b"localhost", b"[::1]"):
+                await _refusal(403, "usage", "without a token a node answers to its loopback names only")(
+                    scope, receive, send
+                )
+                return
+        await self._app(scope, receive, send)
+
+
+class _Smaller:
+    """Bodies up to a limit, whether they say how long they are or not."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self._app, self._most = app, most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        said = dict(scope["headers"]).get(b"content-length", b"0")
+        if not said.isdigit() or int(said) > self._most:
+            await _refusal(413, "usage", f"requests have at most {self._most} bytes here")(scope, receive, send)
+            return
+        got = 0
+
+        async def counted() -> Message:
+            nonlocal got
+            message = await receive()
+            got += len(message.get("body", b""))
+            if got > self._most:
+                raise HTTPException(413, f"requests have at most {self._most} bytes here")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _refusal(status: int, kind: str, message: str) -> JSONResponse:
+    refusal = Refusal.model_validate({"kind": kind, "message": message})
+    return JSONResponse(refusal.model_dump(), status_code=status)
+
+
+async def _tidy(node: Node) -> None:
+    while True:
+        await asyncio.sleep(_TIDY_S)
+        await run_in_threadpool(node.tidy)
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        bound = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    with bound:
+        yield bound
