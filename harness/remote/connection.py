@@ -63,7 +63,8 @@ class Connection:
             except httpx.TransportError as error:
                 said = self._failed(error)
                 self.close()
-            if time.monotonic() - since > (self._access.patience_s if self._answered else _FIRST_S):
+            patience_s = self._access.patience_s
+            if time.monotonic() - since > (patience_s if self._answered else min(patience_s, _FIRST_S)):
                 raise HarnessError(f"cannot reach the node {self.address}: {said}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)

@@ -16,6 +16,8 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import os
+import shutil
 import socket
 import tempfile
 import threading
@@ -39,6 +41,7 @@ from harness.remote.sessions import FullError, LostError, Node
 from harness.types import IsolationLevel
 
 MOST_WAIT_S = 20.0
+_PREFIX = "ringsmith-node-"
 _LOOK_S = 0.02
 _TIDY_S = 1.0
 _STRICTNESS: dict[IsolationLevel, int] = {"none": 0, "auto": 1, "strict": 2}
@@ -73,7 +76,8 @@ def token_hash(text: str) -> bytes:
 def serve(host: str, port: int, settings: Settings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; then all sessions' processes have ended. `on_ready` gets the URL. Raises
     UsageError if the address cannot be bound or the TLS files cannot be used."""
-    with tempfile.TemporaryDirectory(prefix="ringsmith-node-") as folder, _bound(host, port) as bound:
+    _sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder, _bound(host, port) as bound:
         node = Node(Path(folder), settings.most_sessions, settings.idle_s)
         ending = threading.Event()
         config = uvicorn.Config(
@@ -267,6 +271,15 @@ async def _tidy(node: Node) -> None:
     while True:
         await asyncio.sleep(_TIDY_S)
         await run_in_threadpool(node.tidy)
+
+
+def _sweep() -> None:
+    """Folders of servers of this user's that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and folder.stat().st_uid == os.geteuid() and not Path("/proc", pid).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
