@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import hmac
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -227,7 +228,7 @@ class _Known:
                 if kind.lower() != b"bearer" or not hmac.compare_digest(hashlib.sha256(shown).digest(), self._hash):
                     await _refusal(401, "usage", "the node refuses the token")(scope, receive, send)
                     return
-            elif headers.get(b"host", b"").rpartition(b":")[0] not in (b"127.0.0.1", b"localhost", b"[::1]"):
+            elif re.sub(rb":\d+$", b"", headers.get(b"host", b"")) not in (b"127.0.0.1", b"localhost", b"[::1]"):
                 await _refusal(403, "usage", "without a token a node answers to its loopback names only")(
                     scope, receive, send
                 )

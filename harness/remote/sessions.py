@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -16,17 +12,15 @@ from pathlib import Path
 from harness.errors import HarnessError, UsageError
 from harness.remote import work
 from harness.remote.messages import JobState, Order, Reply, SessionSettings, Suite
+from harness.remote.process import Worker
 from harness.remote.suites import unpack
-from harness.sandboxes import TOKEN_VARIABLE
 from harness.types import Stage, to_json
-from harness.wire import ChannelClosedError, GarbledError, pair
+from harness.wire import ChannelClosedError, GarbledError
 
 KEPT_S = 3600.0
 """For how long a result waits for its client."""
 _MOST_JOBS = 64
 """Of one session, that are waiting, running or not fetched."""
-_END_S = 10.0
-"""For a session's process to end its ranks when it is asked to."""
 
 
 class LostError(HarnessError):
@@ -61,7 +55,7 @@ class Session:
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._running: str | None = None
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
         folder.mkdir()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -176,15 +170,15 @@ class Session:
             return work.fault("harness", "cancelled")
         return work.fault("sandbox", f"the session's process on the node died twice ({said.strip()})")
 
-    def _fresh_worker(self, kept: _Kept) -> _Worker:
+    def _fresh_worker(self, kept: _Kept) -> Worker:
         with self._lock:
             if kept.cancelled:
                 raise ChannelClosedError("cancelled")
             if self._worker is None:
-                self._worker = _Worker(self.settings)
+                self._worker = Worker(self.settings)
             return self._worker
 
-    def _asked(self, worker: _Worker, job_id: str, kept: _Kept) -> Reply:
+    def _asked(self, worker: Worker, job_id: str, kept: _Kept) -> Reply:
         folder = self._folder / job_id
         folder.mkdir(exist_ok=True)
         job = work.with_suite(kept.order.job, self._node.suite(kept.order.suite))
@@ -193,40 +187,6 @@ class Session:
             with self._lock:
                 kept.stages.append(Stage(said["stage"]))
         return Reply.model_validate(said["reply"])
-
-
-class _Worker:
-    """`worker.py` in a process group of its own: a Ctrl-C at the server's terminal is the server's to act on."""
-
-    def __init__(self, settings: SessionSettings) -> None:
-        self.channel, theirs = pair()
-        environment = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.remote.worker", str(theirs.fileno())],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-                env=environment, start_new_session=True,
-            )  # fmt: skip
-        self.channel.send(to_json(settings))
-
-    def kill(self) -> None:
-        """Its ranks end as soon as it has: they notice."""
-        self._process.kill()
-
-    def ended(self) -> str:
-        return f"exit {self._process.wait()}"
-
-    def end(self) -> None:
-        """Ask it to end its ranks and itself; kill it if it does not."""
-        with contextlib.suppress(OSError):
-            self.channel.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
 
 
 class Node:

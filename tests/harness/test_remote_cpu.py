@@ -85,9 +85,9 @@ def test_errors_keep_their_class(box, tmp_path):
     with pytest.raises(CandidateFailedError) as failed:
         box.profile(request(WRONG), tmp_path)
     assert failed.value.evaluation.verdict is Verdict.wrong_values
-    with remote("http://127.0.0.1:9", Access(patience_s=0)) as nobody:
-        with pytest.raises(HarnessError, match=r"cannot reach the node http://127\.0\.0\.1:9"):
-            nobody.environment()
+    unreached = pytest.raises(HarnessError, match=r"cannot reach the node http://127\.0\.0\.1:9")
+    with remote("http://127.0.0.1:9", Access(patience_s=0)) as nobody, unreached:
+        nobody.environment()
 
 
 def test_a_connection_that_is_cut_again_and_again_evaluates_once(served, box):
@@ -159,7 +159,8 @@ def waiting():
 
     def start(served):
         process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, served.url], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [sys.executable, "-c", CLIENT, served.url], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         started.append(process)
         for line in process.stdout:
