@@ -189,7 +189,7 @@ def _text(reply: Reply, source: str) -> str:
 def _told(done: Answer) -> str:
     fault = done.reply.fault
     prefix = f"{fault.kind}: " if fault is not None and fault.kind != "candidate" else ""
-    return prefix + one_line(done.text, 200)
+    return prefix + one_line(done.text.partition("\n")[0], 200)
 
 
 def _code(reply: Reply) -> int:
