@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runs.events import ContextReset, Event, ModelReplied, RunStarted, ToolReturned, UserMessage
+from agent.shortening import characters, shortened
+from runs.events import (
+    ContextReset,
+    Event,
+    ModelReplied,
+    ResultsShortened,
+    RunStarted,
+    ToolReturned,
+    UserMessage,
+)
 from runs.messages import Message, ToolCall, Turn
 
 
@@ -30,6 +39,9 @@ class Conversation:
         self._beginning: tuple[Message, ...] = ()
         self._nudged = False
         self._kept = 0
+        self._results: list[tuple[int, int]] = []
+        """Where in `messages` the whole results are, and the steps of their calls."""
+        self._base: int | None = 0
         for event in events:
             self.add(event)
 
@@ -50,6 +62,25 @@ class Conversation:
             case ContextReset():
                 self.messages = [*self._beginning, Message(role="user", text=event.text)]
                 self._kept = len(self.messages)
+                self._results, self._base = [], 0
+            case ResultsShortened():
+                for at, message in self._cut(event.through):
+                    self.messages[at] = message
+                self._results = [(at, step) for at, step in self._results if step > event.through]
+                self._base = None
+
+    @property
+    def grown(self) -> int:
+        """Tokens that the input has gained since results were shortened last, or since the beginning."""
+        return self.turn.usage.input_tokens - self._base if self.turn and self._base is not None else 0
+
+    def gain(self, through: int) -> float:
+        """Share of the conversation that is saved if results up to a step are shortened."""
+        saved = sum(len(self.messages[at].text) - len(message.text) for at, message in self._cut(through))
+        return saved / max(1, characters(self.messages))
+
+    def _cut(self, through: int) -> list[tuple[int, Message]]:
+        return [(at, shortened(self.messages[at])) for at, step in self._results if step <= through]
 
     @property
     def since_reset(self) -> int:
@@ -71,10 +102,13 @@ class Conversation:
         self.messages.append(Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque))
         self.replies, self.step, self.turn = self.replies + 1, event.step, turn
         self.returned, self._nudged = [], False
+        if self._base is None:
+            self._base = turn.usage.input_tokens
         if turn.tool_calls:
             self.nudges = 0
 
     def _returned(self, event: ToolReturned) -> None:
+        self._results.append((len(self.messages), event.step))
         self.messages.append(Message(role="tool", text=event.text, call_id=event.call.id, tool=event.call.name))
         self.returned.append(event)
         self.current = event.candidate or self.current

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from agent import strategies
+from agent import prices, strategies
 from agent.conversation import Conversation
+from agent.models import redaction
 from agent.models.base import ContextOverflowError, Model
 from agent.models.replay import REPLAY_END
 from agent.running import Running, Session, Stopped, Toolbox
+from agent.shortening import KEPT_STEPS, LEAST_GAIN
 from agent.state import HEAD, written
 from agent.strategies.base import Restart, Say, Stop, Strategy
 from harness.errors import UsageError
-from runs.events import ContextReset, Event, ModelReplied, RunConfig, RunResumed, RunStarted, UserMessage
+from runs.events import (
+    ContextReset,
+    Event,
+    ModelReplied,
+    ResultsShortened,
+    RunConfig,
+    RunResumed,
+    RunStarted,
+    UserMessage,
+)
 from runs.fold import Folding, Run, folding
 from runs.messages import Message, Turn
 from runs.record import Record
+from runs.requests import difference, last_request
 
 MAX_NUDGES = 2
 """Replies without a tool call, in a row, that are answered; one more ends the run."""
@@ -50,7 +62,12 @@ def run_loop(
             f"the price of {model.name} is unknown, so a limit in USD cannot be kept: limit tokens or steps"
         )
     started = RunStarted(
-        at=clock(), run_id=record.run_id, config=config, prompts_hash=prompts_hash, messages=tuple(messages)
+        at=clock(),
+        run_id=record.run_id,
+        config=config,
+        prompts_hash=prompts_hash,
+        messages=tuple(messages),
+        prices=prices.charged(model.name),
     )
     loop = _loop(model, Folding(started), Conversation(), session, record, on_event, toolbox, clock)
     loop.run.append(started)
@@ -70,8 +87,11 @@ def resume_loop(
     of which no result was recorded made again. `session` has been restored from the same events. Otherwise as
     `run_loop`."""
     events = list(record.events())
-    loop = _loop(model, folding(events), Conversation(events), session, record, on_event, toolbox, clock)
-    loop.run.append(RunResumed(at=clock()))
+    state, talk = folding(events), Conversation(events)
+    loop = _loop(model, state, talk, session, record, on_event, toolbox, clock, last_request(events))
+    now = prices.charged(model.name)
+    changed = bool(state.prices) and now != state.prices[-1]
+    loop.run.append(RunResumed(at=clock(), prices=now if changed else None))
     return loop.run.whole(loop.lead)
 
 
@@ -84,6 +104,7 @@ def _loop(
     on_event: Callable[[Event], None],
     toolbox: Toolbox,
     clock: Callable[[], float],
+    request: dict[str, Any] | None = None,
 ) -> _Loop:
     strategy = strategies.make(state.config.strategy)
     run = Running(
@@ -97,12 +118,14 @@ def _loop(
         grades_untested=strategy.grades_untested,
         clock=clock,
     )
-    return _Loop(model, strategy, run)
+    return _Loop(model, strategy, run, request or {})
 
 
 class _Loop:
-    def __init__(self, model: Model, strategy: Strategy, run: Running) -> None:
+    def __init__(self, model: Model, strategy: Strategy, run: Running, request: dict[str, Any]) -> None:
+        """`request`: the last one in the record."""
         self.model = model
+        self.request = request
         self.strategy = strategy
         self.run = run
 
@@ -126,16 +149,26 @@ class _Loop:
             raise Stopped(f"budget: {dimension}")
         self.follow(self.strategy.next(self.run.state, self.run.talk))
         asked = self.run.clock()
-        turn = self.ask()
+        turn = self.ask(asked)
         if turn.stop == REPLAY_END:
             raise Stopped("model_stopped")
-        self.run.meter.add_turn(turn)
-        step, now = self.run.meter.spend.steps, self.run.clock()
-        self.run.append(ModelReplied(at=now, step=step, turn=turn, seconds=now - asked))
+        step = self.heard(turn, asked)
         if not turn.tool_calls:
             return self.nudge()
         for call in turn.tool_calls:
             self.run.act(step, call)
+
+    def heard(self, turn: Turn, asked: float) -> int:
+        """Count and record a reply to what was asked at a time; the step that it is."""
+        self.run.meter.add_turn(turn)
+        step, now = self.run.meter.spend.steps, self.run.clock()
+        sent = None
+        if turn.request is not None:
+            new = difference(self.request, turn.request)
+            sent = new.model_copy(update={"new": redaction.from_json(new.new)})
+            self.request, turn = turn.request, turn.model_copy(update={"request": None})
+        self.run.append(ModelReplied(at=now, step=step, turn=turn, seconds=now - asked, request=sent))
+        return step
 
     def follow(self, said: Say | Stop | None) -> None:
         """Do what the strategy says."""
@@ -146,18 +179,33 @@ class _Loop:
         elif said is not None:
             self.run.append(UserMessage(at=self.run.clock(), text=said.text, topic=said.topic))
 
-    def ask(self) -> Turn:
-        last = self.run.talk.turn
-        long = last is not None and last.usage.input_tokens > self.run.config.context_tokens
-        if long and self.run.talk.since_reset >= LEAST_LEFT_OUT:
-            self.reset("long")
+    def ask(self, asked: float) -> Turn:
+        self.fit()
+        left_out = self.run.talk.since_reset
         try:
-            return self.model.reply(self.run.talk.messages, self.run.schemas())
+            return self.reply(asked)
         except ContextOverflowError:
-            if not self.run.talk.since_reset:
+            if not left_out:
                 raise  # there is nothing to leave out
             self.reset("overflow")
+            return self.reply(asked)
+
+    def reply(self, asked: float) -> Turn:
+        try:
             return self.model.reply(self.run.talk.messages, self.run.schemas())
+        except ContextOverflowError as error:
+            if error.cut is not None:  # it is paid for
+                self.heard(error.cut, asked)
+            raise
+
+    def fit(self) -> None:
+        """Make a conversation that has become long shorter: old results first, at the limit all of it."""
+        talk, limit = self.run.talk, self.run.config.context_tokens
+        through = talk.step - KEPT_STEPS
+        if talk.turn is not None and talk.turn.usage.input_tokens > limit and talk.since_reset >= LEAST_LEFT_OUT:
+            self.reset("long")
+        elif talk.grown > limit / 2 and talk.gain(through) >= LEAST_GAIN:
+            self.run.append(ResultsShortened(at=self.run.clock(), through=through))
 
     def reset(self, reason: Literal["long", "overflow", "strategy"], said: Say | None = None) -> None:
         head, topic = (said.text, said.topic) if said else (HEAD, "")

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from harness.errors import UsageError
 from harness.types import Frozen
 from runs.messages import Usage
+from runs.rates import Charged, Rates, Tier
 
 PACKAGED = Path(__file__).with_name("prices.toml")
 VARIABLE = "RINGSMITH_PRICES"
@@ -24,28 +24,6 @@ _ALIASES = {"gemini": "google"}
 """LiteLLM's names of providers that have another one here."""
 _SNAPSHOT = re.compile(r"[-@](\d{4}-\d{2}-\d{2}|\d{8}|\d{3})$")
 """A dated or numbered snapshot costs what its model costs: gpt-5-2025-08-07, claude-haiku-4-5-20251001."""
-
-_Usd = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-
-
-class Rates(Frozen):
-    """USD per million tokens. What is left out costs as the line above it."""
-
-    input: _Usd
-    cached: _Usd | None = None
-    """Input that was read from a cache."""
-    cache_write: _Usd | None = None
-    """Input that was written to a cache for the provider's usual time (Anthropic: 5 minutes). Left out: as input."""
-    cache_write_long: _Usd | None = None
-    """The same for the provider's long time (Anthropic: 1 hour)."""
-    output: _Usd
-    """Reasoning included."""
-
-
-class Tier(Rates):
-    """The rates of a whole request whose input, cached or not, has more than `above` tokens."""
-
-    above: int = Field(gt=0)
 
 
 class Price(Rates):
@@ -91,6 +69,16 @@ def cost_usd(provider: str, model: str, usage: Usage, *, long_writes: int = 0) -
         + long_writes * (write if rates.cache_write_long is None else rates.cache_write_long)
         + usage.output_tokens * rates.output
     ) / 1e6
+
+
+def charged(name: str) -> Charged:
+    """What a run with this model, by its full name (`openai/gpt-5`), counts with from today on."""
+    provider, _, model = name.partition("/")
+    price = find(provider, model)
+    if price is None:
+        return Charged(table=version())
+    rates = Rates(**{field: getattr(price, field) for field in Rates.model_fields})
+    return Charged(table=version(), rates=rates, tiers=price.tiers)
 
 
 def version() -> str:

@@ -18,6 +18,7 @@ from harness.types import (
     Protocol,
 )
 from runs.messages import Message, ToolCall, Turn
+from runs.rates import Charged
 
 
 class Budget(Frozen):
@@ -97,6 +98,17 @@ class RunStarted(_Event):
     prompts_hash: str
     messages: tuple[Message, ...]
     """The conversation's beginning, as sent."""
+    prices: Charged | None = None
+    """None in older records."""
+
+
+class Sent(Frozen):
+    """The body of a request, told by the one before it in the record (`runs.requests`)."""
+
+    same: dict[str, int | None] = Field(default_factory=dict)
+    """Fields that begin as they did, with the number of entries that are the same; None: the whole value."""
+    new: dict[str, Any] = Field(default_factory=dict)
+    """Other fields, and the entries that follow the same ones. No keys."""
 
 
 class ModelReplied(_Event):
@@ -105,7 +117,10 @@ class ModelReplied(_Event):
     kind: Literal["model_replied"] = "model_replied"
     step: int
     turn: Turn
+    """Without its `request`."""
     seconds: float
+    request: Sent | None = None
+    """None where nothing was sent (a replay) and in older records."""
 
 
 class ToolReturned(_Event):
@@ -128,6 +143,8 @@ class RunResumed(_Event):
     """Another process goes on with a run whose process ended; the time between counts for nothing."""
 
     kind: Literal["run_resumed"] = "run_resumed"
+    prices: Charged | None = None
+    """Those from here on, where they are others than before."""
 
 
 class ContextReset(_Event):
@@ -140,6 +157,15 @@ class ContextReset(_Event):
     text: str
     topic: str = ""
     """As in `UserMessage`."""
+
+
+class ResultsShortened(_Event):
+    """From here on the model is asked with the tools' results up to a step cut to their first lines
+    (`agent.shortening`). The record keeps everything."""
+
+    kind: Literal["results_shortened"] = "results_shortened"
+    through: int
+    """The last step whose results are cut."""
 
 
 class UserMessage(_Event):
@@ -164,7 +190,7 @@ class RunFinished(_Event):
 
 
 Event = Annotated[
-    RunStarted | RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | RunFinished,
+    RunStarted | RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | ResultsShortened | RunFinished,
     Field(discriminator="kind"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

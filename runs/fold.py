@@ -20,6 +20,7 @@ from runs.events import (
     ToolReturned,
     UserMessage,
 )
+from runs.rates import Charged
 from runs.spend import add_device, add_turn, at_wall
 
 Status = Literal["running", "finished", "interrupted"]
@@ -41,6 +42,8 @@ class Run(Frozen):
     started_at: float
     """Unix time in seconds, as is `finished_at`."""
     finished_at: float | None
+    prices: tuple[Charged, ...] = ()
+    """At the start, and what they became when the run was resumed; empty for older records."""
 
 
 class Folding:
@@ -48,6 +51,7 @@ class Folding:
 
     def __init__(self, started: RunStarted) -> None:
         self._started = started
+        self.prices = [started.prices] if started.prices else []
         self._attempts: list[Attempt] = []
         self._leader = Leader()
         self._spend = Spend()
@@ -74,6 +78,7 @@ class Folding:
             self._finished = event
         elif isinstance(event, RunResumed):
             self._finished = None
+            self.prices += [event.prices] if event.prices else []
             self._away_s += max(0.0, event.at - self._last_at)
         self._last_at = event.at
         self._spend = at_wall(self._spend, event.at - self._started.at - self._away_s)
@@ -117,6 +122,7 @@ class Folding:
             target_met=finished.target_met if finished else False,
             started_at=self._started.at,
             finished_at=finished.at if finished else None,
+            prices=tuple(self.prices),
         )
 
 

@@ -43,6 +43,8 @@ class Turn(Frozen):
     """What the provider wants sent back unread with this reply (thought signatures, thinking blocks)."""
     raw: dict[str, Any] | None = None
     """The provider's response as received, keys and secrets never included."""
+    request: dict[str, Any] | None = Field(default=None, repr=False, exclude=True)
+    """The body of the request as sent. Never written with the turn: the record has it as `runs.events.Sent`."""
 
 
 class Message(Frozen):

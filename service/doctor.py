@@ -20,6 +20,16 @@ _SHM_BYTES = 2**30
 """Less shared memory than this and large cases cannot exchange their buffers on the cpu platform."""
 
 
+_SDKS = {
+    "openai": "openai/...",
+    "anthropic": "anthropic/...",
+    "google.genai": "google/... and gemini/...",
+    "litellm": "every other provider",
+    "tenacity": "any provider (it repeats failed requests)",
+}
+"""What each brings; all come with one extra."""
+
+
 class Mark(StrEnum):
     ok = "ok"
     warning = "warning"
@@ -248,10 +258,17 @@ def _models(keys: tuple[str, ...]) -> Iterator[Finding]:
             detail="none set: `run` can only replay recordings",
             remedy=f"export one of {', '.join(PROVIDER_KEYS[:4])}, ... (`eval` needs none)",
         )
-    if importlib.util.find_spec("litellm") is None:
-        yield Finding(
-            mark=Mark.missing if keys else Mark.warning,
-            what="model client",
-            detail="litellm is not installed: no provider can be called",
-            remedy="pip install 'ringsmith[models]'",
-        )
+    for module, serves in _SDKS.items():
+        if not _installed(module):
+            yield Finding(
+                mark=Mark.missing if keys else Mark.warning,
+                what=f"SDK {module}",
+                detail=f"not installed: {serves} cannot be called",
+                remedy="pip install 'ringsmith[models]'",
+            )
+
+
+def _installed(module: str) -> bool:
+    """Looks for the parent first: asking for `google.genai` where there is no `google` raises."""
+    parts = module.split(".")
+    return all(importlib.util.find_spec(".".join(parts[: i + 1])) for i in range(len(parts)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
@@ -17,6 +18,7 @@ from runs.events import (
     ContextReset,
     Event,
     ModelReplied,
+    ResultsShortened,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -27,9 +29,11 @@ from runs.events import (
 )
 from runs.fold import Folding
 from runs.messages import ToolCall
-from service.render import duration, speedups
-from service.text import one_line
+from service.render import charged, duration, speedups
+from service.text import one_line, plain
 
+_LINES, _KEPT = 6, 2000
+"""Lines that are shown of a reply while it is written, and the characters that are kept for them."""
 _SHOWN = 110
 """Characters of what a model or a tool says that are shown; the record has all of it."""
 
@@ -39,26 +43,58 @@ def stderr_console() -> Console:
     return Console(file=sys.stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
+@dataclass(frozen=True)
+class _Region:
+    """A line with a spinner, and below it the end of what a model writes."""
+
+    spinner: Spinner
+    written: tuple[tuple[str, bool], ...] = ()
+    """Pieces, and whether each is reasoning."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self.spinner
+        text = Text.assemble(*((piece, "dim" if thought else "") for piece, thought in self.written))
+        width = max(1, options.max_width - 2)
+        for line in text.wrap(console, width, overflow="fold")[-_LINES:] if self.written else ():
+            yield Text("  ").append_text(line)
+
+
 class LiveLine:
     """A spinner with a text, on terminals only."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
+        self._region: _Region | None = None
 
     def show(self, text: str) -> None:
         """Show or replace the text."""
         if not self._console.is_terminal:
             return
-        spinner = Spinner("dots", Text(one_line(text, self._console.width - 4)))
+        self._region = _Region(Spinner("dots", Text(one_line(text, self._console.width - 4))))
         if self._live is None:
             # Rich would redirect stdout into this console, and results with it.
             self._live = Live(
-                spinner, console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False
+                self._region, console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False
             )
             self._live.start()
         else:
-            self._live.update(spinner, refresh=True)
+            self._live.update(self._region, refresh=True)
+
+    def write(self, text: str, thought: bool) -> None:
+        """Add to what is shown below the line, until the next `show`. Drawn a few times a second, not at each piece."""
+        if self._live is None or self._region is None:
+            return
+        written, length = [*self._region.written, (plain(text), thought)], 0
+        for at in range(len(written) - 1, -1, -1):
+            length += len(written[at][0])
+            if length > _KEPT:
+                written = [(written[at][0][-_KEPT:], written[at][1]), *written[at + 1 :]]
+                break
+        if len(written) > 1 and written[-1][1] == written[-2][1]:
+            written[-2:] = [(written[-2][0] + written[-1][0], thought)]
+        self._region = _Region(self._region.spinner, tuple(written))
+        self._live.update(self._region)
 
     def clear(self) -> None:
         """Take the line away."""
@@ -111,7 +147,9 @@ class RunProgress:
         self._line.show(f"{self._doing(event)}; best {_best(run)}; left: {left(run.config.budget, run.spend)}")
 
     def _happened(
-        self, event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset, run: Folding
+        self,
+        event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | ResultsShortened,
+        run: Folding,
     ) -> None:
         if isinstance(event, ModelReplied):
             self._pending = list(event.turn.tool_calls)
@@ -121,10 +159,18 @@ class RunProgress:
             self._returned(event, run)
         elif isinstance(event, UserMessage):
             self._print(f"  loop: {one_line(event.text, _SHOWN)}", "dim")
+        elif isinstance(event, ResultsShortened):
+            self._print(f"  context: tool results up to step {event.through} were shortened", "dim")
         elif isinstance(event, ContextReset):
             self._print(f"  context: the conversation was replaced by a summary ({event.reason})", "dim")
         else:
             self._print("resumed", "bold")
+            if event.prices:
+                self._print(f"  prices have changed: from here on by {charged(event.prices)}", "yellow")
+
+    def said(self, text: str, thought: bool) -> None:
+        """A piece of the reply that is being written (`agent.models.base.OnText`): shown below the live line."""
+        self._line.write(text, thought)
 
     def close(self) -> None:
         """Take the live line away."""

@@ -10,6 +10,7 @@ from harness.types import Evaluation, Finding, Measurement, Mismatch, RankReport
 from runs.attempts import Attempt
 from runs.events import Spend
 from runs.fold import Run
+from runs.rates import Charged, Rates
 from service.text import columns, indent, one_line
 
 _LOG_LINES = 20
@@ -51,6 +52,19 @@ def spent(spend: Spend) -> str:
     return f"{used}, {duration(spend.wall_s)}, {spend.device_s:.0f} device-seconds"
 
 
+def charged(prices: Charged) -> str:
+    """`table 2026-11-22: input 2, cached 0.2, output 12; above 200000 tokens input 4, ... USD per million tokens`."""
+    if prices.rates is None:
+        return f"table {prices.table}, which does not have the model"
+    tiers = [f"; above {tier.above} tokens {_rates(tier)}" for tier in prices.tiers]
+    return f"table {prices.table}: {_rates(prices.rates)}{''.join(tiers)} USD per million tokens"
+
+
+def _rates(rates: Rates) -> str:
+    given = [(name, getattr(rates, name)) for name in Rates.model_fields]
+    return ", ".join(f"{name.replace('_', ' ')} {usd:g}" for name, usd in given if usd is not None)
+
+
 def attempts_table(attempts: tuple[Attempt, ...], best: Attempt | None) -> str:
     """One line per attempt; the best is starred. Behind the figures stands what moves the data."""
     rows = [("", "STEP", "TOOL", "CANDIDATE", "VERDICT", "RESULT")]
@@ -82,6 +96,8 @@ def run_summary(run: Run, path: Path) -> str:
         file = path / "candidates" / f"{run.best.candidate}.py"
         lines.append(f"best: {file} ({speedups(run.best.measurement) or 'correct, not timed'})")
     lines.append(f"spent: {spent(run.spend)}")
+    if run.spend.tokens:
+        lines += [f"{'then ' if i else ''}priced by {charged(prices)}" for i, prices in enumerate(run.prices)]
     lines.append(f"record: {path}")
     return "\n".join(lines)
 

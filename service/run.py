@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent import models, strategies
 from agent.conversation import Conversation
 from agent.loop import resume_loop, run_loop
-from agent.models.base import Model
+from agent.models.base import Model, OnText
 from agent.models.replay import Replay
 from agent.prompt import render, require_page
 from harness import machine, roofline
@@ -33,12 +33,14 @@ def run_one(
     *,
     root: Path,
     on_event: Callable[[Event], None],
+    on_text: OnText | None = None,
     sandbox: SandboxLike | None = None,
     access: Access | None = None,
     model: Model | None = None,
 ) -> Run:
     """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open;
     otherwise it is made where `config.sandbox` says, with that `access` (the environment's unless given).
+    `on_text` gets replies while they are written, unless a model is passed in.
 
     Raises UsageError or ProblemError for what cannot be (a name, the model, its price: before any process is started),
     HarnessError if the sandbox cannot be brought up. Once the loop runs, Ctrl-C and the harness's or the provider's
@@ -46,7 +48,9 @@ def run_one(
     """
     entry = find(config.problem, config.suite)
     case = select_case(entry, config.case)
-    model = _model(config, model)
+    model = _model(config, model, on_text)
+    if isinstance(model, Replay):
+        on_event = model.watched(on_event)
 
     with ExitStack() as stack:
         sandbox = sandbox or stack.enter_context(_sandbox(config, access))
@@ -86,6 +90,7 @@ def resume_one(
     record: Record,
     *,
     on_event: Callable[[Event], None],
+    on_text: OnText | None = None,
     sandbox: SandboxLike | None = None,
     where: str | None = None,
     access: Access | None = None,
@@ -102,10 +107,11 @@ def resume_one(
     if run.reason is not None and run.reason != "interrupted" and not run.reason.startswith("error:"):
         raise UsageError(f"run {record.run_id} has ended ({run.reason}): there is nothing to go on with")
     config = run.config if where is None else run.config.model_copy(update={"sandbox": where})
-    model = _model(config, model)
+    model = _model(config, model, on_text)
     events = list(record.events())
     if isinstance(model, Replay):
         model.skip(Conversation(events).replies)
+        on_event = model.watched(on_event)
     with ExitStack() as stack:
         sandbox = sandbox or stack.enter_context(_sandbox(config, access))
         sandbox.warm_up()
@@ -124,14 +130,14 @@ def resume_one(
         return resume_loop(model, session, record, on_event, toolbox=catalogue)
 
 
-def _model(config: RunConfig, model: Model | None) -> Model:
+def _model(config: RunConfig, model: Model | None, on_text: OnText | None) -> Model:
     """Raises UsageError for what this machine or the model cannot do, before any process is started."""
     require_page(config.backend)
     strategies.make(config.strategy)
     headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
     if config.backend is Backend.parallelkittens and not config.sandbox and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
-    model = model or models.make(config.model)
+    model = model or models.make(config.model, on_text)
     if config.budget.usd is not None and not model.priced():
         raise UsageError(f"the price of {model.name} is unknown, so --usd cannot be kept: limit --tokens or --steps")
     return model

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agent.models.base import Model
+from agent.models.base import Model, OnText
 from harness.errors import UsageError
 
 
-def make(name: str, on_text: Callable[[str], None] | None = None) -> Model:
+def make(name: str, on_text: OnText | None = None) -> Model:
     """`PROVIDER/MODEL`, `PROVIDER/MODEL?effort=LEVEL`, `litellm:PROVIDER/MODEL` (LiteLLM also where there is an adapter
-    of our own) or `replay:PATH`. `on_text` gets a reply's text while it is written. Raises UsageError.
+    of our own) or `replay:PATH`, `replay:PATH?strict`. `on_text` gets a reply while it is written. Raises UsageError.
     """
     # Imported on demand: SDKs take seconds to import and are an optional extra.
     prefix, colon, rest = name.partition(":")
     if colon and prefix == "replay":
-        from agent.models.replay import Replay
+        from agent.models.replay import STRICT, Replay
 
-        return Replay(Path(rest))
+        return Replay(Path(rest.removesuffix(STRICT)), strict=rest.endswith(STRICT))
     through_litellm = bool(colon) and prefix == "litellm"
     model, options = _options(rest if through_litellm else name)
     provider, slash, bare = model.partition("/")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent import prices
-from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain
+from agent.models.base import ContextOverflowError, OnText
+from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain, sdks, shown
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
 
@@ -19,6 +20,7 @@ _LONG_STEP_S = 240.0
 """Between two requests: nearly the five minutes that the cheaper cache lasts."""
 _OLDER = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4-5)")
 """These take a budget for thinking and do not choose for themselves; they also write half as much."""
+_FULL = "model_context_window_exceeded"
 _STATUS = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -42,26 +44,21 @@ class Anthropic:
         *,
         effort: str | None = None,
         base_url: str | None = None,
-        on_text: Callable[[str], None] | None = None,
+        on_text: OnText | None = None,
         timeout_s: float = SILENCE_S,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`model` is Anthropic's name for it. `effort` is sent as it is (`low` to `max`); None leaves it at the API's
-        own. `on_text` gets the reply's text while it is written; a repeated request begins again.
+        own. `on_text` gets the reply while it is written.
 
         Raises UsageError if the SDK or the key is missing.
         """
-        try:
-            import anthropic
-            import httpx2
-            import tenacity  # noqa: F401  the same extra brings it
-        except ImportError:
-            raise UsageError("models need their SDKs: pip install 'ringsmith[models]'") from None
+        anthropic, httpx2 = sdks("anthropic", "httpx2")
         self.name = f"anthropic/{model}"
         self._model = model
         self._effort = effort
-        self._on_text = on_text or (lambda delta: None)
+        self._show = shown(on_text)
         self._clock = clock
         self._asked_at: float | None = None
         self._hour = False
@@ -86,7 +83,12 @@ class Anthropic:
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
         request = self._request(messages, tools)
-        return self._call(lambda: self._turn(self._ask(request)))
+        turn = self._call(lambda: self._turn(self._ask(request)))
+        body = {name: value for name, value in request.items() if name != "extra_headers"}
+        turn = turn.model_copy(update={"request": body})
+        if turn.stop == _FULL:
+            raise ContextOverflowError(f"{self.name}: the reply filled the model's context", turn)
+        return turn
 
     def _request(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
         older = bool(_OLDER.match(self._model))
@@ -108,6 +110,7 @@ class Anthropic:
                 }
                 for schema in tools
             ],
+            "stream": True,
         }
         if older:
             # Without it they think before the first tool call only.
@@ -139,7 +142,7 @@ class Anthropic:
         message: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
         try:
-            with self._client.messages.create(**request, stream=True) as stream:
+            with self._client.messages.create(**request) as stream:
                 for event in bounded(stream):
                     if event.type == "message_start":
                         message = {"usage": {}, **_dump(event.message)}
@@ -168,9 +171,10 @@ class Anthropic:
     def _add(self, delta: Any, block: dict[str, Any]) -> None:
         if delta.type == "text_delta":
             block["text"] += delta.text
-            self._on_text(delta.text)
+            self._show(delta.text, False)
         elif delta.type == "thinking_delta":
             block["thinking"] += delta.thinking
+            self._show(delta.thinking, True)
         elif delta.type == "signature_delta":
             block["signature"] = delta.signature
         elif delta.type == "input_json_delta":
@@ -186,6 +190,8 @@ class Anthropic:
             # What was refused must not go back, or the next request is refused for it; its calls may be cut off.
             text = text or (raw.get("stop_details") or {}).get("explanation") or ""
             blocks = []
+        elif stop == _FULL:
+            blocks = [block for block in blocks if block["type"] != "tool_use"]  # the last one is cut off
         return Turn(
             text=text,
             tool_calls=tuple(

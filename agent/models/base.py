@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from harness.errors import RingsmithError
 from runs.messages import Message, Turn
+
+OnText = Callable[[str, bool], None]
+"""Gets a reply piece by piece while it is written; True: a piece of its reasoning. A repeated request begins again."""
 
 
 class ModelError(RingsmithError):
@@ -15,6 +18,11 @@ class ModelError(RingsmithError):
 
 class ContextOverflowError(ModelError):
     """The conversation is longer than the model's context. A shorter one may succeed, the same one never will."""
+
+    def __init__(self, message: str, cut: Turn | None = None) -> None:
+        """`cut`: the reply that filled the context and is paid for, if there was one."""
+        super().__init__(message)
+        self.cut = cut
 
 
 class Model(Protocol):

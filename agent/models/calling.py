@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
-import os
 import random
 import re
 import threading
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from agent.models.base import ContextOverflowError, ModelError
+from agent.models.base import ContextOverflowError, ModelError, OnText
+from agent.models.redaction import from_error
+from harness.errors import UsageError
 from runs.messages import Turn
 
 ATTEMPTS = 10
@@ -242,6 +244,29 @@ class Caller:
         return min(MAX_BACKOFF_S, 2.0**state.attempt_number) * random.uniform(0.5, 1.0)
 
 
+def sdks(*names: str) -> list[Any]:
+    """A provider's libraries, imported. Raises UsageError if one, or what `Caller` needs, is missing."""
+    try:
+        return [importlib.import_module(name) for name in (*names, "tenacity")][: len(names)]
+    except ImportError:
+        raise UsageError("models need their SDKs: pip install 'ringsmith[models]'") from None
+
+
+def shown(on_text: OnText | None) -> OnText:
+    """`on_text` (None: nobody watches), silenced for good by the first exception: a reply is paid for."""
+    watching = on_text
+
+    def show(text: str, thought: bool) -> None:
+        nonlocal watching
+        if watching is not None and text:
+            try:
+                watching(text, thought)
+            except Exception:
+                watching = None
+
+    return show
+
+
 def bounded(events: Iterable[Any], clock: Callable[[], float] = time.monotonic) -> Iterator[Any]:
     """A stream's events, for an hour at most."""
     deadline = clock() + MAX_REPLY_S
@@ -257,21 +282,11 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
 
-_KEY_LIKE = re.compile(
-    r"\b(?:sk|pk|gsk|xai|hf|nvapi|pplx|fw|csk)[-_][\w*.-]+|AIza[\w*-]+|ya29\.[\w*.-]+"
-    r"|(?<=Bearer )\S+|(?<=[?&]key=)[^&\s]+",
-    re.IGNORECASE,
-)
-
-
 def one_line(error: BaseException) -> str:
     """Kind and message of an error, without anything that is or looks like a key: this text is recorded and shown."""
     kind = type(error).__name__
     text = re.sub(rf"^((litellm\.)?{kind}: )*", f"{kind}: ", str(error), count=1)  # LiteLLM repeats the kind
     if (cause := error.__cause__) and len(text) < 100:
         text += f" ({type(cause).__name__}: {cause})"  # "Connection error." alone says nothing
-    for name, value in os.environ.items():
-        if len(value) >= 8 and re.search(r"KEY|TOKEN|SECRET|PASSWORD", name):
-            text = text.replace(value, "[key]")
-    text = " ".join(_KEY_LIKE.sub("[key]", text).split())
+    text = " ".join(from_error(text).split())
     return text if len(text) <= 400 else text[:400] + " ..."

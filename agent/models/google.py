@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -12,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent import prices
-from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain
+from agent.models.base import OnText
+from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain, sdks, shown
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
 
@@ -41,22 +43,23 @@ class Google:
         *,
         effort: str | None = None,
         base_url: str | None = None,
-        on_text: Callable[[str], None] | None = None,
+        on_text: OnText | None = None,
         timeout_s: float = SILENCE_S,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`model` is Google's name for it, `effort` one of its thinking levels (None: the model's default). `on_text`
-        gets the reply's text while it is written; a repeated request begins again.
+        gets the reply while it is written.
 
         Raises UsageError if the SDK or the key is missing or there is no such level.
         """
         self.name = f"google/{model}"
         self._model = model
-        self._on_text = on_text or (lambda delta: None)
+        self._show = shown(on_text)
+        self._sent: dict[str, Any] | None = None
         self._clock = clock
         address = base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or ""  # which the SDK reads itself
-        self._client = _client(self.name, base_url, timeout_s)
+        self._client = _client(self.name, base_url, timeout_s, self._keep)
         self._thinking = _level(effort) if effort else None
         self._call = Caller(self.name, gate("google", _key(), address), lost=_lost(), sleep=sleep, clock=clock)
 
@@ -65,7 +68,13 @@ class Google:
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
         contents, config = _contents(messages), self._config(messages, tools)
-        return self._call(lambda: self._turn(self._ask(contents, config)))
+        self._sent = None
+        return self._call(lambda: self._turn(self._ask(contents, config))).model_copy(update={"request": self._sent})
+
+    def _keep(self, request: Any) -> None:
+        """The SDK makes the body, so it is taken from what is sent."""
+        with contextlib.suppress(ValueError):
+            self._sent = json.loads(request.content)
 
     def _config(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> types.GenerateContentConfig:
         from google.genai import types
@@ -93,8 +102,9 @@ class Google:
             for chunk in bounded(stream, self._clock):
                 sent = chunk.model_dump(mode="json", by_alias=True, exclude_none=True)
                 chunks.append(plain({key: value for key, value in sent.items() if key not in _NOT_THE_SERVERS}))
-                if text := _text(_parts(chunks[-1])):
-                    self._on_text(text)
+                parts = _parts(chunks[-1])
+                self._show("".join(part.get("text", "") for part in parts if part.get("thought")), True)
+                self._show(_text(parts), False)
         except errors.APIError as error:
             if _daily(error):
                 raise _RefusedError(f"{error.code} {error.status}: {error.message}") from None
@@ -134,13 +144,10 @@ class _RefusedError(Exception):
     """Asking again would be no use, whatever the status says."""
 
 
-def _client(name: str, base_url: str | None, timeout_s: float) -> Any:
-    try:
-        import tenacity  # noqa: F401  the same extra brings it
-        from google import genai
-    except ImportError:
-        raise UsageError("models need their SDKs: pip install 'ringsmith[models]'") from None
-    options = genai.types.HttpOptions(base_url=base_url, timeout=int(timeout_s * 1000))
+def _client(name: str, base_url: str | None, timeout_s: float, on_request: Callable[[Any], None]) -> Any:
+    (genai,) = sdks("google.genai")
+    hooks = {"event_hooks": {"request": [on_request]}}
+    options = genai.types.HttpOptions(base_url=base_url, timeout=int(timeout_s * 1000), client_args=hooks)
     try:
         return genai.Client(http_options=options)  # without `retry_options` it retries nothing
     except ValueError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 import warnings
@@ -9,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent import prices
-from agent.models.calling import SILENCE_S, Caller, gate, plain
+from agent.models.base import OnText
+from agent.models.calling import SILENCE_S, Caller, gate, plain, sdks, shown
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
 
@@ -17,6 +20,9 @@ _ANTHROPIC_CACHING: dict[str, Any] = {
     "cache_control_injection_points": [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
 }
 """Others cache a repeated prefix unasked; without marks Anthropic charges the whole conversation anew at every step."""
+
+_NOT_BODY = {"extra_body", "extra_headers", "extra_query", "timeout"}
+"""Of what LiteLLM calls the body where it goes on by OpenAI's SDK, which takes these out."""
 
 
 class LiteLLM:
@@ -29,7 +35,7 @@ class LiteLLM:
         *,
         effort: str | None = None,
         api_base: str | None = None,
-        on_text: Callable[[str], None] | None = None,
+        on_text: OnText | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -42,7 +48,8 @@ class LiteLLM:
         self._litellm = _import_litellm()
         self._effort = effort
         self._api_base = api_base or os.environ.get("LITELLM_API_BASE")
-        self._on_text = on_text or (lambda delta: None)
+        self._show = shown(on_text)
+        self._sent: dict[str, Any] | None = None
         provider = model.partition("/")[0]
         self._caching = _ANTHROPIC_CACHING if provider == "anthropic" else {}
         if provider not in self._litellm.provider_list:
@@ -56,10 +63,21 @@ class LiteLLM:
         return prices.known(*self._provider_and_model()) or self._mapped()
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+        self._sent = None
         turn = self._call(lambda: self._turn(self._complete(messages, tools)))
-        if turn.text:
-            self._on_text(turn.text)
-        return turn
+        self._show(turn.text, False)
+        return turn.model_copy(update={"request": self._sent})
+
+    def _keep(self, call: dict[str, Any]) -> None:
+        """LiteLLM makes the body and shows it before it is sent, and again when there is an answer."""
+        body = (call.get("additional_args") or {}).get("complete_input_dict")
+        if call.get("log_event_type") != "pre_api_call":
+            return
+        with contextlib.suppress(TypeError, ValueError):  # what a provider's code shows need not be JSON
+            body = json.loads(body) if isinstance(body, str) else body
+            if isinstance(body, dict):
+                kept = {name: value for name, value in body.items() if name not in _NOT_BODY}
+                self._sent = plain({**kept, **(body.get("extra_body") or {})})
 
     def _complete(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Any:
         return self._litellm.completion(
@@ -73,6 +91,7 @@ class LiteLLM:
             # Every retry is ours: LiteLLM's and the SDK's would multiply with it.
             num_retries=0,
             max_retries=0,
+            logger_fn=self._keep,
             **self._caching,
             # Our tools are never MCP servers, and looking for one imports `mcp`, which LiteLLM does not install.
             _skip_mcp_handler=True,
@@ -127,11 +146,7 @@ class LiteLLM:
 def _import_litellm() -> Any:
     # Prices of the installed release. LITELLM_LOCAL_MODEL_COST_MAP=False in the environment downloads newer ones.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        import litellm
-        import tenacity  # noqa: F401  the same extra brings it
-    except ImportError:
-        raise UsageError("models need LiteLLM: pip install 'ringsmith[models]'") from None
+    (litellm,) = sdks("litellm")
     litellm.suppress_debug_info = True  # otherwise it prints advice to stdout at every error
     # About LiteLLM's own types, at the first response; nothing that a user could act on.
     warnings.filterwarnings("ignore", message="Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")

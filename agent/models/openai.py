@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from agent import prices
-from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain
+from agent.models.base import OnText
+from agent.models.calling import SILENCE_S, Caller, StreamError, bounded, gate, plain, sdks, shown
 from harness.errors import UsageError
 from runs.messages import Message, ToolCall, Turn, Usage
 
@@ -16,6 +17,8 @@ _CONNECT_S = 10.0
 _NO_REASONING = ("gpt-3", "gpt-4", "chatgpt-")
 """Models that refuse a request which asks for reasoning items."""
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
+_THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+"""OpenAI's summaries, and what servers of open models say in full."""
 _OURS = {
     "context_length_exceeded",
     "invalid_prompt",
@@ -36,26 +39,21 @@ class OpenAI:
         *,
         effort: str | None = None,
         base_url: str | None = None,
-        on_text: Callable[[str], None] | None = None,
+        on_text: OnText | None = None,
         timeout_s: float = SILENCE_S,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`model` is OpenAI's name for it. `effort` is sent as it is (`low`, `medium`, `high`, ...); None leaves the
-        choice to the model. `on_text` gets the reply's text while it is written; a repeated request begins again.
+        choice to the model. `on_text` gets the reply while it is written.
 
         Raises UsageError if the SDK or the key is missing.
         """
-        try:
-            import httpx
-            import openai
-            import tenacity  # noqa: F401  the same extra brings it
-        except ImportError:
-            raise UsageError("models need their SDKs: pip install 'ringsmith[models]'") from None
+        openai, httpx = sdks("openai", "httpx")
         self.name = f"openai/{model}"
         self._model = model
         self._effort = effort
-        self._on_text = on_text or (lambda delta: None)
+        self._show = shown(on_text)
         self._sdk = openai
         try:
             self._client = openai.OpenAI(
@@ -82,6 +80,7 @@ class OpenAI:
             "input": [item for message in messages for item in _to_items(message)],
             "store": False,
             "prompt_cache_key": _cache_key(messages),
+            "stream": True,
         }
         if not self._model.startswith(_NO_REASONING):
             request["include"] = ["reasoning.encrypted_content"]
@@ -91,15 +90,17 @@ class OpenAI:
             request["tools"] = [{"type": "function", **schema, "strict": False} for schema in tools]
             request["parallel_tool_calls"] = True
         request = plain(request)
-        return self._call(lambda: self._turn(self._ask(request)))
+        return self._call(lambda: self._turn(self._ask(request))).model_copy(update={"request": request})
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The whole response, once it has been streamed."""
         try:
-            with self._client.responses.create(**request, stream=True) as stream:
+            with self._client.responses.create(**request) as stream:
                 for event in bounded(stream):
                     if event.type in ("response.output_text.delta", "response.refusal.delta"):
-                        self._on_text(event.delta)
+                        self._show(event.delta, False)
+                    elif event.type in _THOUGHTS:
+                        self._show(event.delta, True)
                     elif event.type == "error":
                         raise _failure(event.code, event.message)
                     elif event.type in _ENDS:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from agent.models.strict import Comparison
 from harness.errors import UsageError
 from harness.types import Frozen
-from runs.events import ModelReplied
+from runs.events import Event, ModelReplied
 from runs.messages import Message, ToolCall, Turn, Usage
 from runs.record import Record
 
 REPLAY_END = "replay_end"
 """`Turn.stop` once the trajectory is used up."""
+STRICT = "?strict"
+"""Behind a path: the results must agree too."""
 
 
 class Replay:
@@ -25,12 +28,20 @@ class Replay:
     {"text": "...", "tool_calls": [{"name": "...", "arguments": {...} or "raw text"}]}
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises UsageError, naming file and line, if the trajectory cannot be read."""
-        self.name = f"replay:{path}"
+    def __init__(self, path: Path, *, strict: bool = False) -> None:
+        """`strict`: what the tools answer must agree with the recorded run too (`watched`).
+
+        Raises UsageError, naming file and line, if the trajectory cannot be read.
+        """
+        self.name = f"replay:{path}{STRICT if strict else ''}"
         path = path.expanduser()
+        self._comparison: Comparison | None = None
         if path.is_dir() or path.name == "events.jsonl":
-            self._turns = _recorded(path if path.is_dir() else path.parent)
+            events = list(Record.open(path if path.is_dir() else path.parent).events())
+            self._turns = _recorded(events)
+            self._comparison = Comparison(events) if strict else None
+        elif strict:
+            raise UsageError(f"{path} has turns only: {STRICT} needs a recorded run to compare with")
         else:
             self._turns = _written(path)
         self._next = 0
@@ -38,22 +49,36 @@ class Replay:
     def priced(self) -> bool:
         return True
 
+    def watched(self, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+        """`on_event`, and if this is strict a comparison of each event with the recorded run."""
+        comparison = self._comparison
+        if comparison is None:
+            return on_event
+
+        def compared(event: Event) -> None:
+            on_event(event)
+            comparison(event)
+
+        return compared
+
     def skip(self, replies: int) -> None:
         """Leave out what a run that is resumed has heard already."""
         self._next = min(replies, len(self._turns))
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+        if self._comparison is not None:
+            self._comparison.begin()
         if self._next == len(self._turns):
             return Turn(stop=REPLAY_END, cost_usd=0.0)
         self._next += 1
         return self._turns[self._next - 1]
 
 
-def _recorded(run: Path) -> list[Turn]:
+def _recorded(events: Iterable[Event]) -> list[Turn]:
     """What the model said, without what it once cost: a replay pays nothing and waits for nobody."""
     return [
         event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
-        for event in Record.open(run).events()
+        for event in events
         if isinstance(event, ModelReplied)
     ]
 

@@ -112,6 +112,10 @@ def run(
     3: the harness or the provider failed; 130: interrupted.
     """
     where = place(sandbox, sandbox_ca, sandbox_token_file)
+    console = stderr_console()
+    progress = RunProgress(console)
+    # A program that reads the result watches nothing.
+    on_text = progress.said if console.is_terminal and not json else None
     if resume is not None:
         if others := given(context) - _WITH_RESUME:
             raise UsageError(f"--resume goes on with a run's own settings: leave out {', '.join(sorted(others))}")
@@ -120,7 +124,8 @@ def run(
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import resume_one
 
-            return resume_one(record, on_event=on_event, where=where.address or None, access=where.access)
+            elsewhere = where.address or None
+            return resume_one(record, on_event=on_event, on_text=on_text, where=elsewhere, access=where.access)
     else:
         if problem is None:
             raise UsageError("say which problem (`ringsmith problems list`), or --resume RUN")
@@ -150,9 +155,8 @@ def run(
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import run_one
 
-            return run_one(config, root=runs_dir, on_event=on_event, access=where.access)
+            return run_one(config, root=runs_dir, on_event=on_event, on_text=on_text, access=where.access)
 
-    progress = RunProgress(stderr_console())
     try:
         done = start(progress)
     finally:

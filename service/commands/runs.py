@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from harness.errors import RingsmithError, UsageError
-from runs.events import Event, ModelReplied, RunFinished, RunResumed, RunStarted, ToolReturned
+from runs.events import Event, ModelReplied, ResultsShortened, RunFinished, RunResumed, RunStarted, ToolReturned
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
+from runs.requests import request_of
 from service.options import Json, RunsDir
-from service.render import attempts_table, run_summary, speedups, when
+from service.render import attempts_table, charged, run_summary, speedups, when
 from service.text import columns, indent, one_line
 
 app = typer.Typer(help="List earlier runs, or show one.", no_args_is_help=True, rich_markup_mode=None)
@@ -71,6 +72,17 @@ def show(
     typer.echo(run_summary(folded, record.path))
 
 
+@app.command("request")
+def request(
+    run: Annotated[str, typer.Argument(help="Run id, path of a record, or `latest`.")],
+    step: Annotated[int, typer.Argument(min=1, help="Number of the model's reply; `show --transcript` has them.")],
+    runs_dir: RunsDir = DEFAULT_ROOT,
+) -> None:
+    """Print the body of the request that a step's reply answered, as it was sent: parameters, tools, conversation."""
+    body = request_of(find_record(run, runs_dir).events(), step)
+    typer.echo(json_module.dumps(body, indent=2))  # in ASCII: what a model wrote must not reach the terminal raw
+
+
 def find_record(run: str, runs_dir: Path) -> Record:
     """The record meant. UsageError if there is none."""
     if run == "latest":
@@ -118,5 +130,7 @@ def _told(event: Event) -> str:
     if isinstance(event, RunFinished):
         return ""
     if isinstance(event, RunResumed):
-        return "[resumed]"
+        return f"[resumed{f', from here on priced by {charged(event.prices)}' if event.prices else ''}]"
+    if isinstance(event, ResultsShortened):
+        return f"[results up to step {event.through} shortened from here on]"
     return f"[loop]\n{indent(event.text)}"

@@ -171,10 +171,10 @@ def test_an_hour_in_the_cache_costs_more(server: Server, model: Anthropic, monke
 def test_a_person_can_watch(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.address)
-    seen: list[str] = []
+    seen: list[tuple[str, bool]] = []
     server.answers = [reply(THOUGHT, text("hel", "lo"))]
-    make("anthropic/claude-test?effort=max", on_text=seen.append).reply(HELLO, [])
-    assert seen == ["hel", "lo"]
+    make("anthropic/claude-test?effort=max", on_text=lambda *piece: seen.append(piece)).reply(HELLO, [])
+    assert seen == [("first this, ", True), ("then that", True), ("hel", False), ("lo", False)]
     assert server.requests[0]["output_config"] == {"effort": "max"}
     assert "tools" not in server.requests[0]
 
@@ -318,10 +318,14 @@ def test_a_conversation_that_is_too_long(server: Server, model: Anthropic, time:
     assert time.slept == []
 
 
-def test_a_context_that_fills_up_while_it_writes(server: Server, model: Anthropic) -> None:
-    server.answers = [reply(text("so far"), stop="model_context_window_exceeded")]
-    turn = model.reply(HELLO, TOOLS)
-    assert (turn.text, turn.stop) == ("so far", "model_context_window_exceeded")
+def test_a_context_that_fills_up_while_it_writes(server: Server, model: Anthropic, time: Time) -> None:
+    server.answers = [reply(text("so far"), use(1, "read", '{"pa'), stop="model_context_window_exceeded")]
+    with pytest.raises(ContextOverflowError, match="filled the model's context") as caught:
+        model.reply(HELLO, TOOLS)
+    paid = caught.value.cut
+    assert paid and (paid.text, paid.tool_calls, paid.usage.output_tokens) == ("so far", (), 20)
+    assert [block["type"] for block in paid.opaque["anthropic"]] == ["text"]
+    assert (len(server.requests), time.slept) == (1, [])
 
 
 def test_half_an_emoji_is_replaced(server: Server, model: Anthropic) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from email.utils import formatdate
@@ -21,7 +22,10 @@ from agent.models.calling import (
     gate,
     one_line,
     plain,
+    sdks,
+    shown,
 )
+from harness.errors import UsageError
 from runs.messages import Turn
 from tests.agent.provider import KEY, Time
 
@@ -215,6 +219,34 @@ def test_plain_is_a_copy_that_can_be_written() -> None:
     given = {"text": "half \ud83d", "list": [1]}
     assert plain(given) == {"text": "half ?", "list": [1]}
     assert plain(given)["list"] is not given["list"]
+
+
+def test_who_watches_cannot_break_a_reply() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def watching(text: str, thought: bool) -> None:
+        seen.append((text, thought))
+        if text == "boom":
+            raise BrokenPipeError
+
+    show = shown(watching)
+    for piece in (("a", True), ("", False), ("boom", False), ("b", False)):
+        show(*piece)
+    assert seen == [("a", True), ("boom", False)]
+    shown(None)("a", False)
+
+    def interrupted(text: str, thought: bool) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shown(interrupted)("a", False)
+
+
+def test_a_missing_library_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [module.__name__ for module in sdks("json", "email.utils")] == ["json", "email.utils"]
+    monkeypatch.setitem(sys.modules, "tenacity", None)
+    with pytest.raises(UsageError, match=r"ringsmith\[models\]"):
+        sdks("json")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,21 @@ def test_a_provider_that_refuses_gets_the_summary_once(tmp_path):
     assert [e.reason for e in events if isinstance(e, ContextReset)] == ["overflow"]
 
 
+def test_a_reply_that_filled_the_context_is_paid_for_and_followed_by_the_summary(tmp_path):
+    cut = ContextOverflowError("full", say(text="so far", usage=LONG))
+    run, model, events = looped(tmp_path, [say(write("fast"), BENCH), cut, say(SUBMIT)])
+    assert run.reason == "submitted" and [len(seen) for seen in model.seen] == [2, 5, 3]
+    replied = [event for event in events if isinstance(event, ModelReplied)]
+    assert [(event.step, event.turn.text) for event in replied] == [(1, ""), (2, "so far"), (3, "")]
+    assert run.spend.steps == 3 and run.spend.input_tokens == 90 + 2000 + 90
+
+    # Without anything to leave out, or twice in a row, it ends the run; what was paid is in the record all the same.
+    run, model, _ = looped(tmp_path / "first", [cut, say(SUBMIT)])
+    assert (run.reason, run.spend.input_tokens, len(model.seen)) == ("error: full", 2000, 1)
+    run, model, _ = looped(tmp_path / "twice", [say(write("fast"), BENCH), cut, cut])
+    assert (run.reason, run.spend.input_tokens, len(model.seen)) == ("error: full", 90 + 4000, 3)
+
+
 def test_what_cannot_be_made_shorter_ends_the_run(tmp_path):
     turns = [say(write("fast"), BENCH), ContextOverflowError("too long"), ContextOverflowError("still")]
     run, _, _ = looped(tmp_path, turns)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import builtins
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -162,7 +162,7 @@ def heard() -> list[str]:
 
 @pytest.fixture
 def model(server: Server, slept: Time, heard: list[str]) -> Google:
-    return Google(MODEL, sleep=slept.sleep, clock=slept.clock, on_text=heard.append)
+    return Google(MODEL, sleep=slept.sleep, clock=slept.clock, on_text=lambda text, thought: heard.append(text))
 
 
 WRITE = {"functionCall": {"name": "write_candidate", "args": {"source": "x = 'é'"}}, "thoughtSignature": FIRST}
@@ -182,7 +182,7 @@ def test_a_reply(server: Server, model: Google, heard: list[str], slept: Time) -
     ]
     turn = model.reply(HELLO, TOOLS)
     assert (turn.text, turn.stop, turn.waited_s) == ("I write.", "STOP", 0.0)
-    assert heard == ["I ", "write."]
+    assert heard == ["pondering", "I ", "write."]
     first, second = (made.id for made in turn.tool_calls)
     assert first != second
     assert turn.tool_calls == (
@@ -441,13 +441,6 @@ def test_without_a_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "google":
-            raise ModuleNotFoundError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "google.genai", None)
     with pytest.raises(UsageError, match=r"pip install 'ringsmith\[models\]'"):
         Google(MODEL)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import socket
+import sys
 from email.utils import formatdate
 from typing import Any
 
@@ -260,7 +260,7 @@ def test_watching_and_effort(server: Server, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("LITELLM_API_BASE", server.url)
     seen: list[str] = []
     server.answers = [reply("hi")]
-    make("litellm:openai/gpt-5?effort=low", on_text=seen.append).reply(HELLO, TOOLS)
+    make("litellm:openai/gpt-5?effort=low", on_text=lambda text, thought: seen.append(text)).reply(HELLO, TOOLS)
     assert seen == ["hi"]
     assert server.requests[0]["reasoning_effort"] == "low"
 
@@ -281,13 +281,6 @@ def test_what_is_not_an_option(name: str) -> None:
 
 
 def test_without_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "litellm":
-            raise ModuleNotFoundError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "litellm", None)
     with pytest.raises(UsageError, match=r"pip install 'ringsmith\[models\]'"):
         make("mistral/large")

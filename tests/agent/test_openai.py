@@ -135,7 +135,7 @@ def test_a_person_can_watch(server: Server, time: Time, monkeypatch: pytest.Monk
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     seen: list[str] = []
     server.answers = [reply(said("hello"), deltas=("hel", "lo"))]
-    OpenAI("gpt-test", base_url=server.url, on_text=seen.append).reply(HELLO, TOOLS)
+    OpenAI("gpt-test", base_url=server.url, on_text=lambda text, thought: seen.append(text)).reply(HELLO, TOOLS)
     assert seen == ["hel", "lo"]
 
 

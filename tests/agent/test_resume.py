@@ -7,11 +7,13 @@ import shutil
 
 import pytest
 
+from agent import prices
 from agent.loop import resume_loop, run_loop
 from harness.types import Verdict
 from runs.events import Budget, ModelReplied, RunFinished, RunResumed, Target, ToolReturned, UserMessage
 from runs.fold import fold
 from runs.record import Record
+from service.render import run_summary
 from tests.agent.test_loop import (
     BENCH,
     MESSAGES,
@@ -135,3 +137,48 @@ def test_time_between_processes_counts_for_nothing(tmp_path):
     assert run.status == "finished" and before < run.spend.wall_s < 1000
     assert fold(record.events()).spend.wall_s == run.spend.wall_s
     record.close()
+
+
+def test_prices_are_kept_and_others_at_a_resume_are_said(tmp_path, monkeypatch):
+    monkeypatch.delenv(prices.VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def resumed(name):
+        path = shutil.copytree(tmp_path / "r", tmp_path / name)
+        lines = (path / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        (path / "events.jsonl").write_text("".join(lines[:4]), encoding="utf-8")
+        record, model = Record.open(path), scripted(TURNS, 2)
+        model.name = "google/gemini-3.1-pro-preview"
+        session = FakeSession(dict(ANSWERS), candidate("a"))
+        run = resume_loop(model, session, record, lambda event: None, toolbox=Toolbox(), clock=Clock())
+        record.close()
+        return run.prices, next(event for event in record.events() if isinstance(event, RunResumed))
+
+    record, model = Record.create(tmp_path, "r"), scripted(TURNS)
+    model.name = "google/gemini-3.1-pro-preview"
+    run = run_loop(
+        config(), model, FakeSession(dict(ANSWERS)), record, MESSAGES, lambda event: None,
+        prompts_hash="h", toolbox=Toolbox(), clock=Clock(),
+    )  # fmt: skip
+    record.close()
+    (first,) = run.prices
+    assert first.table == prices.version() and first.rates.output == 12.0
+    assert [(tier.above, tier.output) for tier in first.tiers] == [(200_000, 18.0)]
+    assert record.started().prices == first
+    shown = run_summary(run, record.path)
+    assert f"priced by table {first.table}: input 2, cached 0.2, output 12; above 200000 tokens input 4" in shown
+
+    same, event = resumed("same")
+    assert same == (first,) and event.prices is None
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[[prices]]\nprovider = "google"\nmodels = ["gemini-3.1*"]\ninput = 1.0\noutput = 3.0\n')
+    monkeypatch.setenv(prices.VARIABLE, str(mine))
+    (before, then), event = resumed("other")
+    assert before == first and then == event.prices and then.rates.output == 3.0 and then.table.startswith(first.table)
+    # A record from before prices were kept.
+    lines = (record.path / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    old = json.loads(lines[0])
+    del old["prices"]
+    (record.path / "events.jsonl").write_text("".join([json.dumps(old) + "\n", *lines[1:]]), encoding="utf-8")
+    assert record.run().prices == () and "priced by" not in run_summary(record.run(), record.path)
+    assert resumed("old")[1].prices is None

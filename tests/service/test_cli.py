@@ -1,5 +1,6 @@
 """The command line: exit codes, what goes to which stream, and defaults. No ranks are started."""
 
+import io
 import json
 import subprocess
 import sys
@@ -7,13 +8,17 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from harness import jail, lease, machine
 from harness.errors import HarnessError
 from harness.machine import PROVIDER_KEYS
 from harness.types import Backend, Candidate, Limits, Stage, Verdict
+from runs.events import ModelReplied
 from runs.fold import fold
+from runs.messages import Turn
 from runs.record import Record
+from runs.requests import difference
 from service import cli
 from service.commands import run as run_command
 
@@ -86,7 +91,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
 def test_version_and_help_of_every_command(ringsmith) -> None:
     assert ringsmith("--version").out == f"ringsmith {machine.harness_version()}\n"
     for command in ([], ["run"], ["eval"], ["profile"], ["problems"], ["problems", "list"], ["problems", "show"],
-                    ["runs"], ["runs", "list"], ["runs", "show"], ["sandbox"], ["sandbox", "serve"],
+                    ["runs"], ["runs", "list"], ["runs", "show"], ["runs", "request"], ["sandbox"], ["sandbox", "serve"],
                     ["doctor"]):  # fmt: skip
         shown = ringsmith(*command, "--help")
         assert shown.code == 0 and "Usage: ringsmith" in shown.out and not shown.err
@@ -273,13 +278,31 @@ def test_runs_show(ringsmith, recorded: Path) -> None:
     assert [line["kind"] for line in shown.lines[1:]] == ["run_started", "model_replied", "tool_returned"]
 
 
+def test_runs_request(ringsmith, capsys, recorded: Path, tmp_path: Path, events) -> None:
+    first = {"model": "m", "messages": [{"text": "be good"}, {"text": "go\x9b2J \u202e"}], "tools": [{"name": "read"}]}
+    second = {**first, "messages": [*first["messages"], {"text": "more"}]}
+    with Record.create(tmp_path, "20261121-101600-p01-allreduce-1111") as record:
+        record.append(events[0])
+        for step, before, now in ((1, {}, first), (2, first, second)):
+            record.append(ModelReplied(at=1.0, step=step, turn=Turn(), seconds=1.0, request=difference(before, now)))
+    for step, body in ((1, first), (2, second)):
+        assert cli.main(["runs", "request", "latest", str(step), "--runs-dir", str(tmp_path)]) == 0
+        shown = capsys.readouterr().out
+        assert json.loads(shown) == body and shown.isascii()
+    absent = ringsmith("runs", "request", "latest", 3, "--runs-dir", tmp_path)
+    assert absent.code == 2 and "the run has no step 3" in absent.err
+    replayed = ringsmith("runs", "request", recorded / "20261121-101500-p01-allreduce-3f2a", 2)
+    assert replayed.code == 2 and "no request of step 2: a replay sends none" in replayed.err
+
+
 def test_run_without_model_or_key_replays_the_packaged_recording(
     ringsmith, monkeypatch, tmp_path: Path, events
 ) -> None:
-    seen = []
+    seen, watched = [], []
 
-    def run_one(config, *, root, on_event, access):
+    def run_one(config, *, root, on_event, on_text, access):
         seen.append((config, root))
+        watched.append(on_text is not None)
         for event in events:
             on_event(event)
         return fold(events)
@@ -313,6 +336,12 @@ def test_run_without_model_or_key_replays_the_packaged_recording(
     assert config.model == f"replay:{tmp_path / 'p01-cpu'}" and root == tmp_path
     assert (config.world_size, config.budget.usd, config.budget.wall_s, config.target.speedup) == (3, 2.0, 60.0, 1.5)
     assert "official evaluation" in ringsmith("run", "1", "--runs-dir", tmp_path).out
+    # A reply is shown while it is written on a terminal only, and not to a program.
+    terminal = Console(file=io.StringIO(), force_terminal=True)
+    monkeypatch.setattr(run_command, "stderr_console", lambda: terminal)
+    ringsmith("run", "1", "--runs-dir", tmp_path)
+    ringsmith("run", "1", "--runs-dir", tmp_path, "--json")
+    assert watched == [False, False, True, False]
     monkeypatch.setenv("OPENAI_API_KEY", "sekrit")
     refused = ringsmith("run", "1")
     assert refused.code == 2 and "--model PROVIDER/MODEL" in refused.err and "sekrit" not in refused.err

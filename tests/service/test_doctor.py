@@ -1,5 +1,7 @@
 """What the facts of a machine are taken to mean."""
 
+import importlib.util
+
 import pytest
 
 from harness.jail import LAYERS
@@ -112,3 +114,17 @@ def test_devices_in_quarantine_are_listed() -> None:
     ]
     assert finding.what == "quarantine cuda 2" and "copies arrive wrong" in finding.detail
     assert "--lift-quarantine" in finding.remedy
+
+
+def test_each_missing_sdk_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(names: set[str]) -> dict[str, Mark]:
+        find = importlib.util.find_spec
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.util, "find_spec", lambda name: None if name in names else find(name))
+            findings = [f for f in diagnose(NODE).findings if f.what.startswith("SDK")]
+        assert all("ringsmith[models]" in finding.remedy for finding in findings)
+        return {finding.what: finding.mark for finding in findings}
+
+    assert missing(set()) == {}
+    assert missing({"anthropic", "google"}) == {"SDK anthropic": Mark.missing, "SDK google.genai": Mark.missing}
+    assert set(missing({"openai", "litellm", "tenacity"})) == {"SDK openai", "SDK litellm", "SDK tenacity"}

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -135,6 +136,25 @@ def test_the_packaged_recording_still_leads_to_a_correct_candidate(environment, 
     for verdict in ("COMPILE_ERROR", "wrong_values", "passed"):
         assert verdict in done.stderr
     assert "official evaluation" in done.stdout and "PASSED" in done.stdout
+
+
+def test_the_packaged_recording_agrees_step_by_step(environment, tmp_path):
+    """Every tool, the compiler, wrong values and timing, held against the record: a regression test of the harness."""
+    recording = ROOT / "runs" / "examples" / "p01-cpu"
+    where = ["--platform", "cpu", "--world-size", "2", "--runs-dir", tmp_path]
+    model = f"replay:{recording}?strict"
+    done = ringsmith("run", 1, *where, "--model", model, environment=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "finished: submitted" in done.stderr and "PASSED" in done.stdout
+
+    altered = tmp_path / "altered"
+    shutil.copytree(recording, altered)
+    events = altered / "events.jsonl"
+    events.write_text(events.read_text().replace('"verdict": "compile_error"', '"verdict": "api_error"', 1))
+    done = ringsmith("run", 1, *where, "--model", f"replay:{altered}?strict", environment=environment)
+    assert done.returncode == 3
+    said = "the replay differs at step 1, call 2 (compile): verdict of the build is compile_error, recorded api_error"
+    assert said in done.stderr and said in done.stdout
 
 
 def replay_of(tmp_path: Path, source: str) -> str:

@@ -78,3 +78,47 @@ def test_stages_of_an_evaluation() -> None:
     with stages("a.py", terminal) as on_stage:
         on_stage(Stage.build)
     assert "a.py: build" in shown(terminal)
+
+
+def test_a_reply_is_shown_while_it_is_written(events) -> None:
+    out = console(terminal=True)
+    progress = RunProgress(out)
+    progress(events[0])
+    for word in range(30):
+        progress.said(f"thought {word}\n", True)
+    for piece in ("Two ", "shots\x1b[2J\x1b]0;title\x07 [bold]now[/]", "\nlast \u202eline"):
+        progress.said(piece, False)
+    region = progress._line._region
+    with out.capture() as captured:
+        out.print(region)
+    lines = captured.get().splitlines()
+    assert "thought 26" in lines[1] and "\x1b[2m" in lines[1]  # dimmed
+    assert "Two shots�[2J�]0;title� [bold]now[/]" in lines[5] and "\x1b[2m" not in lines[5]
+    assert "last �line" in lines[6]
+    progress(events[1])
+    assert progress._line._region.written == ()
+    progress.close()
+    assert "\x1b[2J" not in shown(out) and "\x07" not in shown(out)
+
+
+def test_a_long_reply_costs_no_more_than_its_end(events) -> None:
+    out = console(terminal=True)
+    progress = RunProgress(out)
+    progress(events[0])
+    for piece in range(5000):
+        progress.said(f"{piece} ", bool(piece % 2))
+    written = progress._line._region.written
+    assert sum(len(piece) for piece, _ in written) <= 2100 and written[-1][0] == "4999 "
+    progress.said("x" * 100_000, False)
+    assert sum(len(piece) for piece, _ in progress._line._region.written) <= 2100
+    progress.close()
+    progress.said("after the end", False)
+
+
+def test_without_a_terminal_nothing_is_streamed(events) -> None:
+    out = console()
+    progress = RunProgress(out)
+    progress(events[0])
+    before = shown(out)
+    progress.said("hello", False)
+    assert shown(out) == before

@@ -7,13 +7,16 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from agent import models
+from agent.models.base import ModelError
 from harness.errors import UsageError
 from harness.types import BuildReport, Limits, Request, Stage, Topology, Verdict
 from problems.spec import ProblemError, Work
-from runs.events import Budget, Event, RunConfig, RunFinished, RunStarted
+from runs.events import Budget, Event, RunConfig, RunFinished, RunStarted, ToolReturned
 from runs.messages import Message
 from runs.record import Record
 from service import run
+from service.commands.run import _exit_code
 
 RIGHT = "def solution(x):\n    return x\n"
 
@@ -111,6 +114,126 @@ def test_a_replay_runs_its_tools_and_leaves_a_record(tmp_path: Path, evaluation,
     (facts,) = prompted
     assert facts["sol_us"] == pytest.approx(1e6) and "run_benchmark" in facts["tools"]
     assert "def reference" in facts["statement"]
+
+
+TURNS = (
+    [("write_candidate", {"source": "wrong = 1\n"}), ("run_benchmark", {})],
+    [
+        ("write_candidate", {"source": RIGHT}),
+        ("compile", {}),
+        ("run_benchmark", {"case": "odd"}),
+        ("run_benchmark", {}),
+    ],
+    [("submit", {})],
+)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, evaluation, prompted) -> Path:
+    """A run to be held against."""
+    model = trajectory(tmp_path, *TURNS)
+    done = run.run_one(config(model=model), root=tmp_path, on_event=lambda event: None, sandbox=Sandbox(evaluation))
+    assert done.reason == "submitted"
+    return tmp_path / done.run_id
+
+
+def replayed(recorded: Path, evaluation, **changes):
+    model = f"replay:{recorded}?strict"
+    done = run.run_one(
+        config(model=model, **changes), root=recorded.parent, on_event=lambda event: None, sandbox=Sandbox(evaluation)
+    )
+    return done
+
+
+def test_a_strict_replay_that_agrees_ends_as_the_recording_did(recorded: Path, evaluation) -> None:
+    done = replayed(recorded, evaluation)
+    assert done.reason == "submitted" and done.target_met and done.config.model == f"replay:{recorded}?strict"
+    again = run.run_one(
+        done.config, root=recorded.parent, on_event=lambda event: None, sandbox=Sandbox(evaluation)
+    )  # its own record is a recording as well
+    assert again.reason == "submitted"
+    # Figures and words may differ.
+    path = recorded / "events.jsonl"
+    path.write_text(path.read_text().replace('"value": 1.5', '"value": 7.5').replace("of 20 replies", "of 99 replies"))
+    assert replayed(recorded, evaluation).reason == "submitted"
+
+
+def tampered(recorded: Path, kind: str, number: int, change) -> None:
+    lines = [json.loads(line) for line in (recorded / "events.jsonl").read_text().splitlines()]
+    change([line for line in lines if line["kind"] == kind][number])
+    (recorded / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def put(*path, value):
+    def change(event: dict) -> None:
+        for name in path[:-1]:
+            event = event[name]
+        event[path[-1]] = value
+
+    return change
+
+
+STALE = [{"cause": "stale", "text": "", "evidence": "", "certain": True}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "change", "said", "calls"),
+    [
+        ("run_started", 0, put("config", "case", value="odd"), "at the beginning: case is tiny, recorded odd", 0),
+        ("run_started", 0, put("messages", 1, "text", value="T\nmore"),
+         "at the beginning: a line of the user message is none, recorded more", 0),
+        ("tool_returned", 0, put("ok", value=False),
+         "at step 1, call 1 (write_candidate): ok is True, recorded False", 1),
+        ("tool_returned", 0, put("candidate", value="beef"), "call 1 (write_candidate): candidate is ", 1),
+        ("tool_returned", 1, put("evaluation", "verdict", value="race"),
+         "at step 1, call 2 (run_benchmark): verdict is wrong_values, recorded race", 2),
+        ("tool_returned", 1, put("evaluation", "findings", value=STALE),
+         "call 2 (run_benchmark): findings of the evaluation is none, recorded stale", 2),
+        ("tool_returned", 3, put("data", "build", value={"verdict": "compile_error"}),
+         "at step 2, call 2 (compile): verdict of the build is none, recorded compile_error", 4),
+        ("tool_returned", 4, put("data", "other_case", "verdict", value="race"),
+         "at step 2, call 3 (run_benchmark): verdict at the other case is passed, recorded race", 5),
+        ("tool_returned", 5, put("call", "arguments", value='{"x": 1}'),
+         'at step 2, call 4 (run_benchmark): arguments is {}, recorded {"x": 1}', 6),
+    ],
+)  # fmt: skip
+def test_the_first_difference_ends_a_strict_replay(
+    recorded: Path, evaluation, kind: str, number: int, change, said: str, calls: int
+) -> None:
+    tampered(recorded, kind, number, change)
+    done = replayed(recorded, evaluation)
+    assert done.reason and done.reason.startswith("error: the replay differs ") and said in done.reason
+    made = [e for e in Record.open(recorded.parent / done.run_id).events() if isinstance(e, ToolReturned)]
+    assert len(made) == calls
+    assert _exit_code(done) == 3
+    assert run.run_one(
+        done.config.model_copy(update={"model": f"replay:{recorded}"}), root=recorded.parent,
+        on_event=lambda event: None, sandbox=Sandbox(evaluation),
+    ).reason == "submitted", "loosely it goes on"  # fmt: skip
+
+
+def test_a_strict_replay_that_ends_early_or_is_graded_otherwise(recorded: Path, evaluation) -> None:
+    with pytest.raises(ModelError, match=r"ended \(budget: steps\) before the recorded call of submit at step 3"):
+        replayed(recorded, evaluation, budget=Budget(steps=2))
+    tampered(recorded, "run_finished", 0, put("official", "measurement", value=None))
+    tampered(recorded, "run_finished", 0, put("official", "verdict", value="race"))
+    with pytest.raises(ModelError, match="in the official evaluation: verdict is passed, recorded race"):
+        replayed(recorded, evaluation)
+    last = Record.list(recorded.parent)
+    assert all(record.run().status == "finished" for record in last)
+
+
+def test_edited_prompts_leave_the_workload_to_compare(recorded: Path, evaluation) -> None:
+    tampered(recorded, "run_started", 0, put("prompts_hash", value="1" * 16))
+    tampered(recorded, "run_started", 0, put("messages", 0, "text", value="other words"))
+    assert replayed(recorded, evaluation).reason == "submitted"
+    tampered(recorded, "run_started", 0, put("messages", 1, "text", value="```python\ndef reference(): ...\n```"))
+    assert "code in the user message is none, recorded" in (replayed(recorded, evaluation).reason or "")
+
+
+def test_strict_needs_a_recorded_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a recorded run"):
+        models.make(trajectory(tmp_path, *TURNS) + "?strict")
 
 
 @pytest.mark.usefixtures("no_processes")
