@@ -3,7 +3,10 @@
 import hashlib
 import http.client
 import json
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +18,7 @@ from harness.remote.messages import Suite, identity
 from harness.remote.server import token_hash
 from harness.sandboxes import Access, checked, open_sandbox
 from harness.types import Backend, Candidate
-from tests.nodes import node
+from tests.nodes import ROOT, node
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -141,3 +144,14 @@ def test_addresses():
     for wrong in ("node:1", "ftp://node", "http://", "http://a:b@node", "http://node?x", "batch:"):
         with pytest.raises(UsageError):
             checked(wrong)
+
+
+def test_a_node_needs_no_model_client_and_its_server_no_torch(tmp_path):
+    blocked = ("anthropic", "google.genai", "httpx", "litellm", "openai", "tenacity")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({blocked})\n")
+    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    with node(environment=environment) as served, open_sandbox(served.url, "cpu", 2, access=Access()) as box:
+        assert box.environment().torch
+        assert "libtorch" not in Path(f"/proc/{served.process.pid}/maps").read_text()
+    command = [sys.executable, "-m", "service.cli", "eval", "--batch", tmp_path]
+    assert subprocess.run(command, cwd=ROOT, env=os.environ | environment).returncode == 0

@@ -91,8 +91,8 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
 def test_version_and_help_of_every_command(ringsmith) -> None:
     assert ringsmith("--version").out == f"ringsmith {machine.harness_version()}\n"
     for command in ([], ["run"], ["eval"], ["profile"], ["problems"], ["problems", "list"], ["problems", "show"],
-                    ["runs"], ["runs", "list"], ["runs", "show"], ["runs", "request"], ["sandbox"], ["sandbox", "serve"],
-                    ["doctor"]):  # fmt: skip
+                    ["runs"], ["runs", "list"], ["runs", "show"], ["runs", "request"], ["sandbox"],
+                    ["sandbox", "serve"], ["doctor"]):  # fmt: skip
         shown = ringsmith(*command, "--help")
         assert shown.code == 0 and "Usage: ringsmith" in shown.out and not shown.err
 
