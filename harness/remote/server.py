@@ -29,10 +29,11 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from harness import machine
@@ -147,6 +148,10 @@ def app(node: Node, settings: Settings, ending: threading.Event) -> FastAPI:
 
     @api.put("/v1/sessions/{session_id}/jobs/{job_id}")
     def put_job(session_id: Id, job_id: Id, order: Order) -> JobState:
+        try:
+            order.model_dump_json()
+        except ValueError:
+            raise UsageError("half a surrogate pair is no text") from None
         return node.session(session_id).put(job_id, order)
 
     @api.get("/v1/sessions/{session_id}/jobs/{job_id}")
@@ -170,17 +175,12 @@ def app(node: Node, settings: Settings, ending: threading.Event) -> FastAPI:
         node.session(session_id).forget(job_id)
 
     async def refuse(_: Request, error: Exception) -> Response:
-        status, kind = 500, "harness"
-        for error_type, its_status, its_kind in _REFUSED:
-            if isinstance(error, error_type):
-                status, kind = its_status, its_kind
-                break
+        status, kind = next((status, kind) for named, status, kind in _REFUSED if isinstance(error, named))
+        said = str(error) or type(error).__name__
         if isinstance(error, HTTPException):
-            status, said = error.status_code, str(error.detail)
+            status, said = error.status_code, error.detail
         elif isinstance(error, RequestValidationError):
             said = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-        else:
-            said = str(error) or type(error).__name__
         return _refusal(status, kind, said)
 
     for error_type, _status, _kind in _REFUSED:
@@ -197,6 +197,7 @@ _REFUSED: tuple[tuple[type[Exception], int, str], ...] = (
     (HarnessError, 500, "harness"),
     (RequestValidationError, 422, "usage"),
     (HTTPException, 400, "usage"),
+    (Exception, 500, "harness"),
 )
 """Exception -> HTTP status and kind of `Refusal`; the first that fits."""
 

@@ -30,8 +30,13 @@ def unpack(suite: Suite, folder: Path) -> Path:
     for name in suite.files:
         if not _PATH.fullmatch(name):
             raise UsageError(f"a suite's file cannot be called {name!r}")
+    if not suite.files or (suite.is_file and len(suite.files) != 1):
+        raise UsageError(f"a suite cannot have {len(suite.files)} files")
     home = folder / suite.digest
-    for name, text in suite.files.items():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(text, encoding="utf-8")
+    try:
+        for name, text in suite.files.items():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(text, encoding="utf-8")
+    except (OSError, UnicodeEncodeError) as error:
+        raise UsageError(f"the suite's files cannot be written: {error}") from None
     return home / next(iter(suite.files)) if suite.is_file else home

@@ -106,12 +106,30 @@ def test_too_large_a_request_is_refused_whether_it_says_so_or_not(served):
         box.compile(large)
 
 
-def test_what_is_no_request_of_ours_is_told_so(served):
-    for path, body in (("/v1/sessions/short", settings()), (SESSION, "{"), (SESSION, settings(world_size=1000))):
-        status, said = raw(served, "PUT", path, body, **bearer())
-        assert status == 422 and said["kind"] == "usage" and said["message"]
-    assert raw(served, "GET", f"/v1/sessions/{'c' * 32}/jobs/{'d' * 32}", **bearer())[1]["kind"] == "lost"
-    assert raw(served, "GET", "/v1/nothing", **bearer())[0] == 404
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/v1/sessions/short", settings(), 422),
+        ("PUT", SESSION, "{", 422),
+        ("PUT", SESSION, "[" * 40_000, 400),
+        ("PUT", SESSION, b'{"identity": "\xff"}', 400),
+        ("PUT", SESSION, settings(world_size=1000), 422),
+        ("PUT", SESSION, settings(typo=1), 422),
+        ("PUT", f"{SESSION}/jobs/{'b' * 32}", '{"job": {"do": "rm"}}', 422),
+        ("PUT", f"{SESSION}/jobs/{'b' * 32}",
+         json.dumps({"job": {"do": "compile", "candidate": {"source": "\ud800", "backend": "cpp"}}}), 409),
+        ("PUT", f"{SESSION}/jobs/{'b' * 32}", json.dumps({"job": {"do": "topology"}, "suite": "f" * 32}), 404),
+        ("GET", f"{SESSION}/jobs/{'d' * 32}?wait=nan", None, 422),
+        ("GET", f"{SESSION}/jobs/{'d' * 32}", None, 404),
+        ("GET", f"{SESSION}/jobs/{'d' * 32}/trace", None, 404),
+        ("POST", SESSION, None, 405),
+        ("GET", "/v1/nothing", None, 404),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_of_ours_is_told_so(served, method, path, body, status):
+    assert raw(served, "PUT", SESSION, settings(), **bearer())[0] == 204
+    got, said = raw(served, method, path, body, **bearer())
+    assert got == status and said["kind"] in ("usage", "lost") and said["message"]
 
 
 def test_a_suite_is_refused_and_cannot_leave_its_folder(served, tmp_path):
@@ -122,6 +140,9 @@ def test_a_suite_is_refused_and_cannot_leave_its_folder(served, tmp_path):
         with pytest.raises(UsageError, match="cannot be called"):
             suites.unpack(Suite(name="x", is_file=False, files={name: ""}), tmp_path)
     assert not list(tmp_path.rglob("*evil*"))
+    for files in ({}, {"a.py": "", "b.py": ""}, {"a.py/b.py": "", "a.py": ""}, {f"{'a' * 300}.py": ""}):
+        with pytest.raises(UsageError):
+            suites.unpack(Suite(name="x", is_file=True, files=files), tmp_path)
 
 
 def test_tls_by_flags(tmp_path):
