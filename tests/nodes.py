@@ -17,6 +17,16 @@ from tests.processes import descendants
 ROOT = Path(__file__).resolve().parent.parent
 RIGHT = "import torch.distributed as dist\ndef solution(x):\n    y = x.clone()\n    dist.all_reduce(y)\n    return y\n"
 WRONG = "def solution(x):\n    return x.clone()\n"
+PROBLEM = '''"""Twice the sum."""
+import torch.distributed as dist
+CASES = {"tiny": {"n": 64}}
+def reference(x):
+    y = x.clone()
+    dist.all_reduce(y)
+    return 2 * y
+def inputs(case, ctx):
+    return (ctx.randn(case["n"]),)
+'''
 HANG = "import time\ndef solution(x):\n    time.sleep(86400)\n"
 
 

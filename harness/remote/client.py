@@ -191,6 +191,7 @@ class RemoteSandbox:
                 trace = self._connection.ask("GET", f"{path}/trace")
                 write_whole(folder / Path(state.reply.profile.trace).name, trace)
         except LostError:
+            self._connection.drop(self._session, _GOODBYE_S)
             self._session = ""
             raise
         except BaseException:  # also Ctrl-C: whatever ends the waiting ends the job

@@ -44,7 +44,7 @@ from harness.types import IsolationLevel
 
 MOST_WAIT_S = 20.0
 _PREFIX = "ringsmith-node-"
-_LOOK_S = 0.02
+_LOOK_S = 0.05
 _TIDY_S = 1.0
 _STRICTNESS: dict[IsolationLevel, int] = {"none": 0, "auto": 1, "strict": 2}
 

@@ -17,7 +17,7 @@ from harness.sandboxes import Access, open_sandbox
 from harness.types import Backend, Candidate, Limits, Request, Verdict
 from problems import catalogue
 from problems.spec import ProblemError
-from tests.nodes import HANG, RIGHT, ROOT, WRONG, Proxy, alive, node, until
+from tests.nodes import HANG, PROBLEM, RIGHT, ROOT, WRONG, Proxy, alive, node, until
 
 LIMITS = Limits(load_s=60, first_call_s=60, call_s=60)
 FIGURES = {"stage_s", "device_s", "measurement", "ranks", "summary"}
@@ -261,18 +261,6 @@ def _command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-PROBLEM = '''"""Twice the sum."""
-import torch.distributed as dist
-CASES = {"tiny": {"n": 64}}
-def reference(x):
-    y = x.clone()
-    dist.all_reduce(y)
-    return 2 * y
-def inputs(case, ctx):
-    return (ctx.randn(case["n"]),)
-'''
 
 
 def test_problem_files_travel_only_to_a_node_that_takes_them(served, tmp_path):

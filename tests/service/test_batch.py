@@ -1,13 +1,14 @@
 """`ringsmith eval --batch`: a folder there and back."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from harness.remote.batch import Answer
 from harness.remote.messages import Fault, Reply, identity
-from tests.nodes import RIGHT, ROOT, WRONG
+from tests.nodes import PROBLEM, RIGHT, ROOT, WRONG, until
 
 TINY = {"problem": "allreduce", "case": "tiny", "platform": "cpu", "world_size": 2, "trials": 1, "timing": False}
 
@@ -93,3 +94,31 @@ def test_a_candidate_that_is_still_being_copied_is_waited_for(tmp_path):
     (tmp_path / "x.py").write_text(RIGHT[:30])
     done = batch(tmp_path)
     assert done.returncode == 2 and "not (yet) the candidate" in done.stdout
+
+
+def asking(folder: Path, *flags: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "service.cli", "eval", *map(str, flags), "--platform", "cpu", "--no-timing",
+               "--sandbox", f"batch:{folder}"]  # fmt: skip
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def test_ctrl_c_takes_back_what_was_asked(tmp_path):
+    with asking(tmp_path, "reference", "--problem", 1) as client:
+        until(lambda: list(tmp_path.glob("*.jsonl")) != [])
+        client.send_signal(signal.SIGINT)
+        assert client.wait(30) == 130
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_problem_files_lie_in_the_folder_too(tmp_path):
+    suite, candidate, folder = tmp_path / "twice.py", tmp_path / "x.py", tmp_path / "batch"
+    folder.mkdir()
+    suite.write_text(PROBLEM)
+    candidate.write_text(RIGHT.replace("return y", "return 2 * y"))
+    with asking(folder, candidate, "--problem", "twice", "--suite", suite, "--json") as client:
+        until(lambda: list(folder.glob("*.jsonl")) != [])
+        assert batch(folder, "--accept-suites").returncode == 0
+        said, _ = client.communicate()
+    evaluation = json.loads(said)
+    assert client.returncode == 0
+    assert (evaluation["verdict"], evaluation["name"], evaluation["suite"]) == ("passed", "twice", str(suite))
