@@ -37,25 +37,30 @@ class Meter:
 
     def over(self, dimensions: tuple[str, ...] = DIMENSIONS) -> str | None:
         """The first exhausted dimension, or None. A USD limit is exhausted too when a reply came without its price."""
-        spend = self.spend
-        for dimension in dimensions:
-            limit = getattr(self._budget, dimension)
-            if limit is not None and getattr(spend, dimension) >= limit:
-                return dimension
-            if dimension == "usd" and limit is not None and not spend.usd_known:
-                return dimension
-        return None
+        return exceeded(self._budget, self.spend, dimensions)
 
-    def remaining(self) -> str:
-        """One line for the model: what is left of every limit that there is."""
-        spend = self.spend
+    def remaining(self, share: Budget | None = None, before: Spend | None = None) -> str:
+        """One line for the model: what is left of every limit that there is. `share`: of a lane's limits instead,
+        `before` what had been used when it began."""
+        spend, budget, before = self.spend, share or self._budget, before or Spend()
         parts = []
         for dimension in DIMENSIONS:
-            limit = getattr(self._budget, dimension)
+            limit = getattr(budget, dimension)
             if limit is not None:
                 left = max(0, limit - getattr(spend, dimension))
-                parts.append(_LEFT[dimension].format(left=left, limit=limit))
+                parts.append(_LEFT[dimension].format(left=left, limit=limit - getattr(before, dimension)))
         return f"Budget left: {', '.join(parts) or 'no limit'}."
+
+
+def exceeded(budget: Budget, spend: Spend, dimensions: tuple[str, ...] = DIMENSIONS) -> str | None:
+    """As `Meter.over`."""
+    for dimension in dimensions:
+        limit = getattr(budget, dimension)
+        if limit is not None and getattr(spend, dimension) >= limit:
+            return dimension
+        if dimension == "usd" and limit is not None and not spend.usd_known:
+            return dimension
+    return None
 
 
 _LEFT = {

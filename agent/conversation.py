@@ -11,6 +11,7 @@ from agent.shortening import characters, shortened
 from runs.events import (
     ContextReset,
     Event,
+    LaneStarted,
     ModelReplied,
     ResultsShortened,
     RunStarted,
@@ -25,6 +26,11 @@ class Conversation:
         self.messages: list[Message] = []
         """What the next request carries."""
         self.replies = 0
+        """In this and in earlier lanes."""
+        self.judged = 0
+        """Replies of the judge, likewise."""
+        self.judgement: Turn | None = None
+        """The judge's last reply, until the conversation begins anew."""
         self.step = 0
         self.turn: Turn | None = None
         """The last reply; it is paid for."""
@@ -36,7 +42,12 @@ class Conversation:
         """Hash of the candidate that was written or measured last."""
         self.last_failure: ToolReturned | None = None
         self.last_profile: ToolReturned | None = None
-        self._beginning: tuple[Message, ...] = ()
+        self.profiles: dict[str, ToolReturned] = {}
+        """The last profile of each candidate, of all lanes, by hash."""
+        self.beginning: tuple[Message, ...] = ()
+        """The run's first messages."""
+        self._lane: tuple[Message, ...] = ()
+        """The same and what the lane began with: a summary takes the place of what follows."""
         self._nudged = False
         self._kept = 0
         self._results: list[tuple[int, int]] = []
@@ -48,9 +59,10 @@ class Conversation:
     def add(self, event: Event) -> None:
         match event:
             case RunStarted():
-                self._beginning = event.messages
-                self.messages += event.messages
-                self._kept = len(self.messages)
+                self.beginning = self._lane = event.messages
+                self._anew()
+            case ModelReplied(purpose="judge"):
+                self.judged, self.judgement = self.judged + 1, event.turn
             case ModelReplied():
                 self._reply(event)
             case ToolReturned():
@@ -60,9 +72,13 @@ class Conversation:
                 if self.unanswered and not event.topic:
                     self.nudges, self._nudged = self.nudges + 1, True
             case ContextReset():
-                self.messages = [*self._beginning, Message(role="user", text=event.text)]
-                self._kept = len(self.messages)
-                self._results, self._base = [], 0
+                self._anew(event.text)
+            case LaneStarted():
+                said = (Message(role="user", text=event.text),) if event.text else ()
+                self._lane = (*self.beginning, *said)
+                self.turn, self.returned, self.nudges, self._nudged = None, [], 0, False
+                self.current, self.last_failure, self.last_profile = event.candidate, None, None
+                self._anew()
             case ResultsShortened():
                 for at, message in self._cut(event.through):
                     self.messages[at] = message
@@ -97,6 +113,11 @@ class Conversation:
         """Whether the last reply had no call and nothing has been said to that."""
         return self.turn is not None and not self.turn.tool_calls and not self._nudged
 
+    def _anew(self, *summary: str) -> None:
+        self.messages = [*self._lane, *(Message(role="user", text=text) for text in summary)]
+        self._kept, self.judgement = len(self.messages), None
+        self._results, self._base = [], 0
+
     def _reply(self, event: ModelReplied) -> None:
         turn = event.turn
         self.messages.append(Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque))
@@ -114,5 +135,7 @@ class Conversation:
         self.current = event.candidate or self.current
         if "profile" in event.data:
             self.last_profile = event
+            if event.candidate:
+                self.profiles[event.candidate] = event
         if (event.evaluation is not None and not event.evaluation.passed) or "build" in event.data:
             self.last_failure = event

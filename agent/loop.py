@@ -6,20 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from agent import prices, strategies
+from agent import judge, prices, strategies
 from agent.conversation import Conversation
-from agent.models import redaction
 from agent.models.base import ContextOverflowError, Model
 from agent.models.replay import REPLAY_END
-from agent.running import Running, Session, Stopped, Toolbox
+from agent.running import Ended, Running, Session, Stopped, Toolbox
 from agent.shortening import KEPT_STEPS, LEAST_GAIN
-from agent.state import HEAD, written
-from agent.strategies.base import Restart, Say, Stop, Strategy
+from agent.state import HEAD, branched, written
+from agent.strategies.base import Begin, Judge, Restart, Say, Step, Stop, Strategy
 from harness.errors import UsageError
 from runs.events import (
     ContextReset,
     Event,
-    ModelReplied,
+    LaneStarted,
     ResultsShortened,
     RunConfig,
     RunResumed,
@@ -29,14 +28,14 @@ from runs.events import (
 from runs.fold import Folding, Run, folding
 from runs.messages import Message, Turn
 from runs.record import Record
-from runs.requests import difference, last_request
+from runs.requests import last_request
 
 MAX_NUDGES = 2
-"""Replies without a tool call, in a row, that are answered; one more ends the run."""
+"""Replies without a tool call, in a row, that are answered; one more ends the lane, and most runs have one."""
 LEAST_LEFT_OUT = 6
 """Messages that make a summary worth while: it may be long itself."""
 SUBMIT = "submit"
-"""The tool whose success ends a run."""
+"""The tool whose success ends a lane."""
 NUDGE = "Your reply called no tool, so nothing happened. Go on with a tool call, or call submit if you are done."
 
 
@@ -116,24 +115,31 @@ def _loop(
         talk=talk,
         allowed=strategy.tools,
         grades_untested=strategy.grades_untested,
+        share=strategy.share,
+        request=request,
         clock=clock,
     )
-    return _Loop(model, strategy, run, request or {})
+    return _Loop(model, strategy, run)
 
 
 class _Loop:
-    def __init__(self, model: Model, strategy: Strategy, run: Running, request: dict[str, Any]) -> None:
-        """`request`: the last one in the record."""
+    def __init__(self, model: Model, strategy: Strategy, run: Running) -> None:
         self.model = model
-        self.request = request
         self.strategy = strategy
         self.run = run
 
     def lead(self) -> None:
         """Until the run is to end. Raises Stopped or ModelError."""
-        self.end_step()
+        go_on = self.end_step
         while True:
-            self.step()
+            try:
+                go_on()
+            except Ended:
+                lane = self.strategy.ended(self.run.state)
+                if lane is None or self.run.meter.over():
+                    raise
+                self.begin(lane)
+            go_on = self.step
 
     def end_step(self) -> None:
         """What a process that ended left of its last step."""
@@ -147,55 +153,60 @@ class _Loop:
     def step(self) -> None:
         if dimension := self.run.meter.over():
             raise Stopped(f"budget: {dimension}")
-        self.follow(self.strategy.next(self.run.state, self.run.talk))
-        asked = self.run.clock()
-        turn = self.ask(asked)
+        if (said := self.strategy.next(self.run.state, self.run.talk)) is not None:
+            return self.follow(said)
+        asked_at = self.run.clock()
+        turn = self.ask(asked_at)
         if turn.stop == REPLAY_END:
             raise Stopped("model_stopped")
-        step = self.heard(turn, asked)
+        step = self.run.heard(turn, asked_at)
         if not turn.tool_calls:
             return self.nudge()
         for call in turn.tool_calls:
             self.run.act(step, call)
 
-    def heard(self, turn: Turn, asked: float) -> int:
-        """Count and record a reply to what was asked at a time; the step that it is."""
-        self.run.meter.add_turn(turn)
-        step, now = self.run.meter.spend.steps, self.run.clock()
-        sent = None
-        if turn.request is not None:
-            new = difference(self.request, turn.request)
-            sent = new.model_copy(update={"new": redaction.from_json(new.new)})
-            self.request, turn = turn.request, turn.model_copy(update={"request": None})
-        self.run.append(ModelReplied(at=now, step=step, turn=turn, seconds=now - asked, request=sent))
-        return step
-
-    def follow(self, said: Say | Stop | None) -> None:
+    def follow(self, said: Step) -> None:
         """Do what the strategy says."""
-        if isinstance(said, Stop):
-            raise Stopped(said.reason)
-        if isinstance(said, Restart):
-            self.reset("strategy", said)
-        elif said is not None:
-            self.run.append(UserMessage(at=self.run.clock(), text=said.text, topic=said.topic))
+        match said:
+            case Stop():
+                raise Stopped(said.reason)
+            case Judge():
+                asked_at, asked = self.run.clock(), judge.question(self.run.state, self.run.talk, self.run.record)
+                self.run.heard(self.model.reply(asked, ()), asked_at, "judge", asked)
+            case Begin():
+                self.begin(said)
+            case Restart():
+                self.reset("strategy", said)
+            case Say():
+                self.run.append(UserMessage(at=self.run.clock(), text=said.text, topic=said.topic))
 
-    def ask(self, asked: float) -> Turn:
+    def begin(self, said: Begin) -> None:
+        """A lane, in the conversation and for the tools."""
+        text, number, record = said.text, self.run.state.lane.number + 1, self.run.record
+        if said.candidate:
+            text = f"{text}\n\n{branched(said.candidate, self.run.state, self.run.talk, record)}"
+        self.run.append(
+            LaneStarted(at=self.run.clock(), lane=number, text=text, topic=said.topic, candidate=said.candidate)
+        )
+        self.run.session.begin_lane(record.candidate(said.candidate) if said.candidate else None)
+
+    def ask(self, asked_at: float) -> Turn:
         self.fit()
         left_out = self.run.talk.since_reset
         try:
-            return self.reply(asked)
+            return self.reply(asked_at)
         except ContextOverflowError:
             if not left_out:
                 raise  # there is nothing to leave out
             self.reset("overflow")
-            return self.reply(asked)
+            return self.reply(asked_at)
 
-    def reply(self, asked: float) -> Turn:
+    def reply(self, asked_at: float) -> Turn:
         try:
             return self.model.reply(self.run.talk.messages, self.run.schemas())
         except ContextOverflowError as error:
             if error.cut is not None:  # it is paid for
-                self.heard(error.cut, asked)
+                self.run.heard(error.cut, asked_at)
             raise
 
     def fit(self) -> None:
@@ -209,10 +220,10 @@ class _Loop:
 
     def reset(self, reason: Literal["long", "overflow", "strategy"], said: Say | None = None) -> None:
         head, topic = (said.text, said.topic) if said else (HEAD, "")
-        text = f"{head}\n\n{written(self.run.state, self.run.talk, self.run.record)}\n\n{self.run.meter.remaining()}"
+        text = f"{head}\n\n{written(self.run.state, self.run.talk, self.run.record)}\n\n{self.run.left()}"
         self.run.append(ContextReset(at=self.run.clock(), reason=reason, text=text, topic=topic))
 
     def nudge(self) -> None:
         if self.run.talk.nudges == MAX_NUDGES:
-            raise Stopped("model_stopped")
-        self.run.append(UserMessage(at=self.run.clock(), text=f"{NUDGE}\n\n{self.run.meter.remaining()}"))
+            raise Ended("model_stopped")
+        self.run.append(UserMessage(at=self.run.clock(), text=f"{NUDGE}\n\n{self.run.left()}"))

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from agent.budget import TOOL_DIMENSIONS, Meter
 from agent.conversation import Conversation
+from agent.models import redaction
 from agent.models.base import ModelError
 from harness.errors import HarnessError
 from harness.types import Candidate, Evaluation
 from runs.attempts import Attempt, meets, target_met
-from runs.events import Event, RunConfig, RunFinished, RunStarted, ToolReturned
+from runs.events import Budget, Event, ModelReplied, RunConfig, RunFinished, RunStarted, ToolReturned
 from runs.fold import Folding, Run, fold
-from runs.messages import ToolCall
+from runs.messages import Message, ToolCall, Turn
 from runs.record import Record
+from runs.requests import difference
 from tools.base import ToolResult
 
 MAX_HARNESS_FAILURES = 3
@@ -31,6 +33,10 @@ class Session(Protocol):
 
     def official(self, candidate: Candidate) -> Evaluation:
         """Evaluate on fresh seeds. Raises HarnessError."""
+        ...
+
+    def begin_lane(self, candidate: Candidate | None) -> None:
+        """Forget what was tried, all but a candidate to go on with."""
         ...
 
 
@@ -48,6 +54,10 @@ class Stopped(Exception):  # noqa: N818  control flow, not an error
     """Ends the run; its text is the reason, as in `RunFinished`."""
 
 
+class Ended(Stopped):
+    """The model itself came to its end: that of its lane where the strategy has another, else that of the run."""
+
+
 class Running:
     def __init__(
         self,
@@ -60,10 +70,13 @@ class Running:
         talk: Conversation,
         allowed: frozenset[str] | None = None,
         grades_untested: bool = False,
+        share: Callable[[Folding], Budget] = lambda state: state.config.budget,
+        request: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`state` and `talk` are those of the events in the record; `allowed` are the tools that may be called (None:
-        all); `grades_untested`: a candidate that was never evaluated is graded if there is no better."""
+        all); `grades_untested`: a candidate that was never evaluated is graded if there is no better; `share` gives the
+        limits that the model is told of; `request` is the last one in the record."""
         self.session = session
         self.record = record
         self.on_event = on_event
@@ -72,6 +85,8 @@ class Running:
         self.talk = talk
         self.allowed = allowed
         self.grades_untested = grades_untested
+        self.share = share
+        self._request = request or {}
         self.clock = clock
         self.meter = Meter(state.config.budget, clock, state.spend)
         self._harness_failures = 0
@@ -105,6 +120,27 @@ class Running:
             self._finish(reason, official)
         return fold(self.record.events())
 
+    def heard(
+        self, turn: Turn, asked_at: float, purpose: Literal["", "judge"] = "", asked: tuple[Message, ...] = ()
+    ) -> int:
+        """A reply is paid for: counted, and on disk before it is acted on. Gives its step."""
+        self.meter.add_turn(turn)
+        step, now = self.meter.spend.steps, self.clock()
+        sent = None
+        if turn.request is not None:
+            new = difference(self._request, turn.request)
+            sent = new.model_copy(update={"new": redaction.from_json(new.new)})
+            self._request, turn = turn.request, turn.model_copy(update={"request": None})
+        replied = ModelReplied(
+            at=now, step=step, turn=turn, seconds=now - asked_at, request=sent, purpose=purpose, asked=asked
+        )
+        self.append(replied)
+        return step
+
+    def left(self) -> str:
+        """One line for the model: what is left for its lane."""
+        return self.meter.remaining(self.share(self.state), self.state.lane.before)
+
     def schemas(self) -> list[dict[str, Any]]:
         return [s for s in self.toolbox.schemas() if self.allowed is None or s["name"] in self.allowed]
 
@@ -124,7 +160,7 @@ class Running:
         self.meter.add_device(result.device_s)
         if result.candidate:
             self.record.save_candidate(result.candidate)
-        text, now = f"{result.text}\n\n{self.meter.remaining()}", self.clock()
+        text, now = f"{result.text}\n\n{self.left()}", self.clock()
         event = ToolReturned(
             at=now,
             step=step,
@@ -142,9 +178,9 @@ class Running:
         return event
 
     def stop_if_met(self, submitted: bool) -> None:
-        """Raises Stopped for a candidate that was submitted, or a best that meets the target."""
+        """Raises Ended for a candidate that was submitted, Stopped for a best that meets the target."""
         if submitted:
-            raise Stopped("submitted")
+            raise Ended("submitted")
         best, speedup = self.state.best, self.config.target.speedup
         if best and speedup is not None and meets(best.measurement, speedup):
             raise Stopped("target_met")

@@ -40,6 +40,11 @@ BACKENDS: dict[PlatformName, tuple[Backend, ...]] = {
     "cuda": (Backend.cuda, Backend.triton, Backend.parallelkittens, Backend.reference),
 }
 """What each platform can run; its default first."""
+MECHANISMS: dict[PlatformName, tuple[Mechanism, ...]] = {
+    "cpu": ("shared memory", "gloo"),
+    "cuda": ("SM loads and stores", "copy engine", "TMA", "NCCL"),
+}
+"""What candidates may move data by on each platform; what the references use last. (NVLS is forbidden.)"""
 
 
 class Candidate(Frozen):

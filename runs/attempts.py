@@ -12,7 +12,7 @@ class Attempt(Frozen):
     """A tool call that evaluated a candidate or changed its text."""
 
     number: int
-    """Of the candidate's text, from 1; calls on the same text share it."""
+    """Of the candidate's text, from 1 in each lane; calls on the same text share it."""
     step: int
     candidate: str
     """Hash of the candidate."""
@@ -23,6 +23,9 @@ class Attempt(Frozen):
     """The verdict's reason in one line."""
     measurement: Measurement | None
     mechanisms: tuple[Mechanism, ...] = ()
+    lane: int = 1
+    said: str = ""
+    """First words of the reply that made the call."""
 
     @property
     def eager(self) -> Ratio | None:

@@ -121,6 +121,10 @@ class ModelReplied(_Event):
     seconds: float
     request: Sent | None = None
     """None where nothing was sent (a replay) and in older records."""
+    purpose: Literal["", "judge"] = ""
+    """Empty: a message of the conversation. `judge`: the answer to a request of its own (`agent.judge`), and none."""
+    asked: tuple[Message, ...] = ()
+    """What a request of its own was made with."""
 
 
 class ToolReturned(_Event):
@@ -168,6 +172,21 @@ class ResultsShortened(_Event):
     """The last step whose results are cut."""
 
 
+class LaneStarted(_Event):
+    """From here on a lane that knows nothing of earlier ones: the model is asked with the conversation's beginning,
+    this text and what follows it, and the tools know of `candidate` and what comes after it."""
+
+    kind: Literal["lane_started"] = "lane_started"
+    lane: int
+    """From 2: a run begins with lane 1."""
+    text: str = ""
+    """Empty: not a message."""
+    topic: str = ""
+    """As in `UserMessage`."""
+    candidate: str | None = None
+    """Hash of the earlier candidate that it goes on from: its attempt 1."""
+
+
 class UserMessage(_Event):
     """Text put to the model between steps by the loop (not by a tool)."""
 
@@ -190,7 +209,15 @@ class RunFinished(_Event):
 
 
 Event = Annotated[
-    RunStarted | RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | ResultsShortened | RunFinished,
+    RunStarted
+    | RunResumed
+    | ModelReplied
+    | ToolReturned
+    | UserMessage
+    | ContextReset
+    | ResultsShortened
+    | LaneStarted
+    | RunFinished,
     Field(discriminator="kind"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -7,10 +7,11 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.types import Evaluation, Frozen
-from runs.attempts import Attempt, Leader
+from runs.attempts import Attempt, Leader, best
 from runs.events import (
     ContextReset,
     Event,
+    LaneStarted,
     ModelReplied,
     RunConfig,
     RunFinished,
@@ -20,8 +21,11 @@ from runs.events import (
     ToolReturned,
     UserMessage,
 )
+from runs.lanes import Lane
 from runs.rates import Charged
 from runs.spend import add_device, add_turn, at_wall
+
+_SAID = 200
 
 Status = Literal["running", "finished", "interrupted"]
 
@@ -35,6 +39,8 @@ class Run(Frozen):
     reason: str | None
     """As in `RunFinished`; None before the end."""
     attempts: tuple[Attempt, ...]
+    lanes: int = 1
+    """Begun so far. However many: the run is one attempt at its problem, not so many samples."""
     best: Attempt | None
     spend: Spend
     official: Evaluation | None
@@ -57,23 +63,27 @@ class Folding:
         self._spend = Spend()
         self._finished: RunFinished | None = None
         self._last_at, self._away_s = started.at, 0.0
-        self._spoken: dict[str, tuple[int, int]] = {}
-        self.last_topic = ""
-        """What a strategy spoke of last."""
+        self._said = ""
+        self.lanes = [Lane()]
 
     def add(self, event: Event) -> None:
         if isinstance(event, ModelReplied):
             self._spend = add_turn(self._spend, event.turn)
+            self._said = self._said if event.purpose else event.turn.text[:_SAID]
         elif isinstance(event, ToolReturned):
             self._spend = add_device(self._spend, event.device_s)
-            if attempt := _attempt(event, self._attempts):
+            if attempt := _attempt(event, self.lane, self._said):
                 self._attempts.append(attempt)
                 self._leader.add(attempt)
+                self.lane.add(attempt)
+        elif isinstance(event, LaneStarted):
+            self.lanes.append(Lane(event, self._spend))
+            if parent := best([attempt for attempt in self._attempts if attempt.candidate == event.candidate]):
+                self.lane.add(parent.model_copy(update={"number": 1, "lane": event.lane}))
+            if event.topic:
+                self.lane.spoke(event.topic)
         elif isinstance(event, UserMessage | ContextReset) and event.topic:
-            evaluated = sum(attempt.verdict is not None for attempt in self._attempts)
-            number = self._attempts[-1].number if self._attempts else 0
-            self._spoken[event.topic] = (number, evaluated)
-            self.last_topic = event.topic
+            self.lane.spoke(event.topic)
         elif isinstance(event, RunFinished):
             self._finished = event
         elif isinstance(event, RunResumed):
@@ -87,13 +97,10 @@ class Folding:
     def config(self) -> RunConfig:
         return self._started.config
 
-    def attempt_when_said(self, topic: str) -> int | None:
-        """Number of the attempt at which a strategy last spoke of it; None if it never did."""
-        return self._spoken[topic][0] if topic in self._spoken else None
-
-    def evaluated_when_said(self, topic: str) -> int:
-        """The same, of those that were evaluated; 0 if it never did."""
-        return self._spoken.get(topic, (0, 0))[1]
+    @property
+    def lane(self) -> Lane:
+        """The one that goes on."""
+        return self.lanes[-1]
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -116,6 +123,7 @@ class Folding:
             status="finished" if finished else "running" if live else "interrupted",
             reason=finished.reason if finished else None,
             attempts=tuple(self._attempts),
+            lanes=len(self.lanes),
             best=self.best,
             spend=self.spend,
             official=finished.official if finished else None,
@@ -143,15 +151,16 @@ def fold(events: Iterable[Event], live: bool = False) -> Run:
     return folding(events).run(live)
 
 
-def _attempt(event: ToolReturned, earlier: list[Attempt]) -> Attempt | None:
+def _attempt(event: ToolReturned, lane: Lane, said: str) -> Attempt | None:
     """The attempt that a tool call was, if it evaluated a candidate or made one that differs from the one before."""
     evaluation = event.evaluation
     candidate = evaluation.candidate if evaluation else event.candidate
     if candidate is None:
         return None
-    if evaluation is None and earlier and earlier[-1].candidate == candidate:
-        return None
+    earlier = lane.attempts
     same = bool(earlier) and earlier[-1].candidate == candidate
+    if evaluation is None and same:
+        return None
     return Attempt(
         # As the tools count (`tools.session.Session.write`): a model may ask for an attempt by its number.
         number=(earlier[-1].number if earlier else 0) + (not same),
@@ -162,4 +171,6 @@ def _attempt(event: ToolReturned, earlier: list[Attempt]) -> Attempt | None:
         summary=evaluation.summary if evaluation else "",
         measurement=evaluation.measurement if evaluation else None,
         mechanisms=evaluation.mechanisms if evaluation else (),
+        lane=lane.number,
+        said=said,
     )

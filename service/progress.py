@@ -17,6 +17,7 @@ from runs.events import (
     Budget,
     ContextReset,
     Event,
+    LaneStarted,
     ModelReplied,
     ResultsShortened,
     RunFinished,
@@ -148,11 +149,11 @@ class RunProgress:
 
     def _happened(
         self,
-        event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | ResultsShortened,
+        event: RunResumed | ModelReplied | ToolReturned | UserMessage | ContextReset | ResultsShortened | LaneStarted,
         run: Folding,
     ) -> None:
         if isinstance(event, ModelReplied):
-            self._pending = list(event.turn.tool_calls)
+            self._pending = [] if event.purpose else list(event.turn.tool_calls)
             self._replied(event, run.config.budget)
         elif isinstance(event, ToolReturned):
             self._pending = [call for call in self._pending if call.id != event.call.id]
@@ -163,6 +164,10 @@ class RunProgress:
             self._print(f"  context: tool results up to step {event.through} were shortened", "dim")
         elif isinstance(event, ContextReset):
             self._print(f"  context: the conversation was replaced by a summary ({event.reason})", "dim")
+        elif isinstance(event, LaneStarted):
+            self._pending = []
+            begins = f"goes on from {event.candidate}" if event.candidate else "begins afresh"
+            self._print(f"lane {event.lane} {begins}: {one_line(event.text, _SHOWN) or 'the task alone'}", "bold")
         else:
             self._print("resumed", "bold")
             if event.prices:
@@ -193,7 +198,7 @@ class RunProgress:
         calls = ", ".join(one_line(call.name, 40) for call in event.turn.tool_calls)
         said = one_line(event.turn.text, _SHOWN) or (f"(calls {calls})" if calls else "(says nothing)")
         of = f"/{budget.steps}" if budget.steps is not None else ""
-        self._print(f"step {event.step}{of}: {said}")
+        self._print(f"step {event.step}{of}: {event.purpose + ': ' if event.purpose else ''}{said}")
 
     def _returned(self, event: ToolReturned, run: Folding) -> None:
         tool = one_line(event.call.name, 40)

@@ -67,13 +67,15 @@ def _rates(rates: Rates) -> str:
 
 def attempts_table(attempts: tuple[Attempt, ...], best: Attempt | None) -> str:
     """One line per attempt; the best is starred. Behind the figures stands what moves the data."""
-    rows = [("", "STEP", "TOOL", "CANDIDATE", "VERDICT", "RESULT")]
+    lanes = any(attempt.lane > 1 for attempt in attempts)
+    rows = [("", *(["LANE"] if lanes else []), "STEP", "TOOL", "CANDIDATE", "VERDICT", "RESULT")]
     for attempt in attempts:
         figures = speedups(attempt.measurement)
         by = f"  {', '.join(attempt.mechanisms)}" if figures else ""
         rows.append(
             (
                 "*" if attempt == best else "",
+                *([str(attempt.lane)] if lanes else []),
                 str(attempt.step),
                 attempt.tool,
                 attempt.candidate,
@@ -95,6 +97,11 @@ def run_summary(run: Run, path: Path) -> str:
     if run.best is not None:
         file = path / "candidates" / f"{run.best.candidate}.py"
         lines.append(f"best: {file} ({speedups(run.best.measurement) or 'correct, not timed'})")
+    if run.lanes > 1:
+        lines.append(
+            f"strategy {one_line(run.config.strategy)}: {run.lanes} lanes, together one attempt with this budget; "
+            "fast_p@k is of k runs, not of lanes"
+        )
     lines.append(f"spent: {spent(run.spend)}")
     if run.spend.tokens:
         lines += [f"{'then ' if i else ''}priced by {charged(prices)}" for i, prices in enumerate(run.prices)]

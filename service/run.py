@@ -18,7 +18,7 @@ from harness import machine, roofline
 from harness.errors import UsageError
 from harness.types import Backend, BuildReport, Evaluation
 from problems.catalogue import find, select_case, statement
-from runs.events import Event, RunConfig, ToolReturned
+from runs.events import Event, LaneStarted, RunConfig, ToolReturned
 from runs.fold import Run
 from runs.record import Record, new_run_id
 from tools import catalogue
@@ -64,7 +64,7 @@ def run_one(
             world_size=config.world_size,
             dtype=config.dtype,
             topology=topology,
-            budget=config.budget,
+            budget=strategies.make(config.strategy).stated(config.budget),
             target=config.target,
             backend=config.backend,
             check=config.check,
@@ -110,7 +110,8 @@ def resume_one(
     model = _model(config, model, on_text)
     events = list(record.events())
     if isinstance(model, Replay):
-        model.skip(Conversation(events).replies)
+        heard = Conversation(events)
+        model.skip(heard.replies, heard.judged)
         on_event = model.watched(on_event)
     with ExitStack() as stack:
         sandbox = sandbox or stack.enter_context(_sandbox(config, access))
@@ -120,7 +121,9 @@ def resume_one(
             on_event(event)
         session = _session(config, sandbox, record)
         for event in events:
-            if isinstance(event, ToolReturned) and event.candidate is not None:
+            if isinstance(event, LaneStarted):
+                session.begin_lane(record.candidate(event.candidate) if event.candidate else None)
+            elif isinstance(event, ToolReturned) and event.candidate is not None:
                 build, other = event.data.get("build"), event.data.get("other_case")
                 session.restore(
                     record.candidate(event.candidate),
@@ -133,7 +136,7 @@ def resume_one(
 def _model(config: RunConfig, model: Model | None, on_text: OnText | None) -> Model:
     """Raises UsageError for what this machine or the model cannot do, before any process is started."""
     require_page(config.backend)
-    strategies.make(config.strategy)
+    strategies.make(config.strategy).check(config.budget)
     headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
     if config.backend is Backend.parallelkittens and not config.sandbox and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")

@@ -67,6 +67,9 @@ class Session:
         self.collectives, self.traces_dir = collectives, traces_dir
         self.limits = limits or sandbox.limits
         self.attempts: list[Attempt] = []
+        """Of the lane that goes on."""
+        self._earlier: dict[str, Attempt] = {}
+        """The last of each candidate in the lanes before, by hash; no tool shows them."""
         self._passed: set[str] = set()
         self._failed: set[str] = set()
 
@@ -83,6 +86,18 @@ class Session:
         if not self.attempts or self.attempts[-1].candidate != candidate:
             self.attempts.append(Attempt(len(self.attempts) + 1, candidate))
         return self.attempts[-1]
+
+    def begin_lane(self, candidate: Candidate | None) -> None:
+        """Forget what was tried, all but `candidate`, with which the lane goes on: it is attempt 1."""
+        self._earlier.update((attempt.candidate.hash, attempt) for attempt in self.attempts)
+        self.attempts, self._passed, self._failed = [], set(), set()
+        if candidate is None:
+            return
+        attempt, known = self.write(candidate.source), self._earlier.get(candidate.hash)
+        if known is not None:
+            attempt.build, attempt.evaluation, attempt.latest = known.build, known.evaluation, known.latest
+            if known.evaluation is not None:
+                self.note(known.evaluation)
 
     def before(self, attempt: Attempt, findings: Sequence[Finding]) -> int | None:
         """Number of the last attempt before this one that failed of the same error, wherever in its text."""

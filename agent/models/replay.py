@@ -38,13 +38,13 @@ class Replay:
         self._comparison: Comparison | None = None
         if path.is_dir() or path.name == "events.jsonl":
             events = list(Record.open(path if path.is_dir() else path.parent).events())
-            self._turns = _recorded(events)
+            self._turns, self._judged = _recorded(events)
             self._comparison = Comparison(events) if strict else None
         elif strict:
             raise UsageError(f"{path} has turns only: {STRICT} needs a recorded run to compare with")
         else:
-            self._turns = _written(path)
-        self._next = 0
+            self._turns, self._judged = _written(path), []
+        self._next, self._next_judged = 0, 0
 
     def priced(self) -> bool:
         return True
@@ -61,26 +61,33 @@ class Replay:
 
         return compared
 
-    def skip(self, replies: int) -> None:
-        """Leave out what a run that is resumed has heard already."""
+    def skip(self, replies: int, judged: int = 0) -> None:
+        """Leave out what a run that is resumed has heard already, from the model and from the judge."""
         self._next = min(replies, len(self._turns))
+        self._next_judged = min(judged, len(self._judged))
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
         if self._comparison is not None:
             self._comparison.begin()
+        if not tools:  # only the judge has none; it may be asked at other points than it was then
+            self._next_judged += 1
+            left = self._judged[self._next_judged - 1 :]
+            return left[0] if left else Turn(stop=REPLAY_END, cost_usd=0.0)
         if self._next == len(self._turns):
             return Turn(stop=REPLAY_END, cost_usd=0.0)
         self._next += 1
         return self._turns[self._next - 1]
 
 
-def _recorded(events: Iterable[Event]) -> list[Turn]:
-    """What the model said, without what it once cost: a replay pays nothing and waits for nobody."""
-    return [
-        event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
-        for event in events
-        if isinstance(event, ModelReplied)
-    ]
+def _recorded(events: Iterable[Event]) -> tuple[list[Turn], list[Turn]]:
+    """What the model said, and the judge, without what it once cost: a replay pays nothing and waits for nobody."""
+    turns: list[Turn] = []
+    judged: list[Turn] = []
+    for event in events:
+        if isinstance(event, ModelReplied):
+            turn = event.turn.model_copy(update={"usage": Usage(), "cost_usd": 0.0, "waited_s": 0.0, "raw": None})
+            (judged if event.purpose else turns).append(turn)
+    return turns, judged
 
 
 class _Call(Frozen):

@@ -3,14 +3,8 @@ setting, and what recorded runs before strategies were."""
 
 from __future__ import annotations
 
-from agent.conversation import Conversation
-from agent.strategies.base import Say, Stop
-from runs.fold import Folding
+from agent.strategies.base import Strategy
 
 
-class Loop:
-    tools: frozenset[str] | None = None
-    grades_untested = False
-
-    def next(self, state: Folding, talk: Conversation) -> Say | Stop | None:
-        return None
+class Loop(Strategy):
+    pass

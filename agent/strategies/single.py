@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from agent.conversation import Conversation
-from agent.strategies.base import Say, Stop
+from agent.strategies.base import Step, Stop, Strategy
 from runs.fold import Folding
 
 
-class Single:
-    tools: frozenset[str] | None = frozenset({"write_candidate"})
+class Single(Strategy):
+    tools = frozenset({"write_candidate"})
     grades_untested = True
 
-    def next(self, state: Folding, talk: Conversation) -> Say | Stop | None:
+    def next(self, state: Folding, talk: Conversation) -> Step | None:
         return Stop("submitted") if talk.current is not None else None

@@ -14,6 +14,7 @@ from problems.catalogue import find, select_case
 from runs.events import Budget, Event, RunConfig, Target
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT
+from service import presets
 from service.commands.runs import find_record
 from service.options import (
     BackendName,
@@ -53,6 +54,14 @@ def run(
         str | None,
         typer.Option(help="PROVIDER/MODEL (docs/models.md), or replay:PATH. Default without a key: a recording."),
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            is_eager=True,
+            callback=presets.begin,
+            help=f"Settings by one name; flags that are given win. {presets.listed()}.",
+        ),
+    ] = None,
     suite: Suite = "",
     case: CaseName = None,
     platform: Platform = None,
@@ -80,8 +89,9 @@ def run(
     strategy: Annotated[
         str,
         typer.Option(
-            help="How the run is led: phased (first correct, then fast, another mechanism on a plateau), loop (all "
-            "tools, no guidance), single (one candidate, no feedback)."
+            help="How the run is led: phased (first correct, then fast, another mechanism or a judge on a plateau), "
+            "loop (all tools, no guidance), single (one candidate, no feedback), lanes:N (N independent lanes share "
+            "the budget), branch:N (N seeds, then branches from the best). N is 3 if left out."
         ),
     ] = "phased",
     context_tokens: Annotated[
@@ -131,6 +141,8 @@ def run(
             raise UsageError("say which problem (`ringsmith problems list`), or --resume RUN")
         entry = find(problem, suite)
         setup = resolve(platform, world_size, dtype, backend, where)
+        if preset is not None:
+            presets.check(preset, setup.platform, asked_for=platform is not None)
         config = RunConfig(
             problem=entry.number,
             suite=entry.suite,

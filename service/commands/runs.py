@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from harness.errors import RingsmithError, UsageError
-from runs.events import Event, ModelReplied, ResultsShortened, RunFinished, RunResumed, RunStarted, ToolReturned
+from runs.events import (
+    Event,
+    LaneStarted,
+    ModelReplied,
+    ResultsShortened,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    ToolReturned,
+)
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from runs.requests import request_of
@@ -106,6 +115,8 @@ def _facts(run: Run, path: Path) -> dict[str, object]:
         "platform": run.config.platform,
         "world_size": run.config.world_size,
         "model": run.config.model,
+        "strategy": run.config.strategy,
+        "lanes": run.lanes,
         "status": run.status,
         "reason": run.reason,
         "target_met": run.target_met,
@@ -124,9 +135,12 @@ def _told(event: Event) -> str:
     if isinstance(event, ModelReplied):
         calls = [f"  -> {one_line(call.name)}\n{indent(call.arguments, '     ')}" for call in event.turn.tool_calls]
         said = [indent(event.turn.text)] if event.turn.text else []
-        return "\n".join([f"[step {event.step}]", *said, *calls])
+        of = f", {event.purpose}" if event.purpose else ""
+        return "\n".join([f"[step {event.step}{of}]", *said, *calls])
     if isinstance(event, ToolReturned):
         return f"[{one_line(event.call.name)}{'' if event.ok else ', refused'}]\n{indent(event.text)}"
+    if isinstance(event, LaneStarted):
+        return f"[lane {event.lane}]\n{indent(event.text)}".rstrip()
     if isinstance(event, RunFinished):
         return ""
     if isinstance(event, RunResumed):

@@ -56,11 +56,17 @@ class Scripted:
     name: str = "scripted"
     known_price: bool = True
     seen: list[list[Message]] = field(default_factory=list)
+    judged: list[Turn] = field(default_factory=list)
+    """What it says when it is asked without tools."""
+    asked: list[list[Message]] = field(default_factory=list)
 
     def priced(self) -> bool:
         return self.known_price
 
     def reply(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Turn:
+        if not tools:
+            self.asked.append(list(messages))
+            return self.judged.pop(0)
         assert {tool["name"] for tool in tools} == {"write", "bench", "submit"}
         self.seen.append(list(messages))
         turn = self.turns.pop(0) if self.turns else Turn(stop=REPLAY_END)
@@ -76,6 +82,7 @@ class FakeSession:
     answers: dict[str, list[Evaluation | BaseException]] = field(default_factory=dict)
     current: Candidate | None = None
     graded: list[str] = field(default_factory=list)
+    lanes: list[str | None] = field(default_factory=list)
 
     def evaluate(self) -> Evaluation:
         assert self.current
@@ -84,6 +91,10 @@ class FakeSession:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def begin_lane(self, with_candidate: Candidate | None) -> None:
+        self.current = with_candidate
+        self.lanes.append(with_candidate.source if with_candidate else None)
 
     def official(self, of: Candidate) -> Evaluation:
         self.graded.append(of.source)

@@ -11,6 +11,8 @@ from runs.messages import ToolCall, Turn, Usage
 from runs.record import Record
 from tests.runs.factories import config
 
+TOOLS = [{"name": "write_candidate", "description": "", "parameters": {}}]
+
 
 def test_turns_in_order_then_the_end(tmp_path: Path) -> None:
     path = tmp_path / "trajectory.jsonl"
@@ -22,7 +24,7 @@ def test_turns_in_order_then_the_end(tmp_path: Path) -> None:
     )
     model = make(f"replay:{path}")
     assert (model.name, model.priced()) == (f"replay:{path}", True)
-    first, second, third, end, again = (model.reply([], []) for _ in range(5))
+    first, second, third, end, again = (model.reply([], TOOLS) for _ in range(5))
     assert first.text == "first"
     assert json.loads(first.tool_calls[0].arguments) == {"source": "x\u2028é"}
     assert first.tool_calls[1].arguments == "{broken"
@@ -42,8 +44,22 @@ def test_a_recorded_run_replays_for_free(tmp_path: Path) -> None:
         record.append(UserMessage(at=3.0, text="go on"))
     for path in (tmp_path / "r", tmp_path / "r" / "events.jsonl"):
         model = Replay(path)
-        assert model.reply([], []) == Turn(text="hm", tool_calls=(call,), cost_usd=0.0, stop="tool_calls")
-        assert model.reply([], []).stop == REPLAY_END
+        assert model.reply([], TOOLS) == Turn(text="hm", tool_calls=(call,), cost_usd=0.0, stop="tool_calls")
+        assert model.reply([], TOOLS).stop == REPLAY_END
+
+
+def test_the_judge_is_replayed_where_it_is_asked(tmp_path: Path) -> None:
+    said = [("a", ""), ("look here", "judge"), ("b", ""), ("and there", "judge")]
+    with Record.create(tmp_path, "r") as record:
+        record.append(RunStarted(at=1.0, run_id="r", config=config(), prompts_hash="h", messages=()))
+        for step, (text, purpose) in enumerate(said, 1):
+            record.append(ModelReplied(at=2.0, step=step, turn=Turn(text=text), seconds=1.0, purpose=purpose))
+    model = Replay(tmp_path / "r")
+    assert [model.reply([], tools).text for tools in (TOOLS, TOOLS, [], TOOLS)] == ["a", "b", "look here", ""]
+    assert [model.reply([], []).text for _ in range(2)] == ["and there", ""]
+    model = Replay(tmp_path / "r")
+    model.skip(1, 1)
+    assert [model.reply([], tools).text for tools in ([], TOOLS)] == ["and there", "b"]
 
 
 @pytest.mark.parametrize(

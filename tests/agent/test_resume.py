@@ -8,9 +8,10 @@ import shutil
 import pytest
 
 from agent import prices
+from agent.conversation import Conversation
 from agent.loop import resume_loop, run_loop
 from harness.types import Verdict
-from runs.events import Budget, ModelReplied, RunFinished, RunResumed, Target, ToolReturned, UserMessage
+from runs.events import Budget, ModelReplied, RunFinished, RunResumed, Target
 from runs.fold import fold
 from runs.record import Record
 from service.render import run_summary
@@ -71,14 +72,19 @@ def told(events):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_after_any_event(tmp_path, ending):
     turns, changed = ENDINGS[ending]
+    events = killed_after_any_event(tmp_path, config(**changed), turns, ANSWERS)
+    assert isinstance(events[-1], RunFinished) and events[-1].reason == ending
+
+
+def killed_after_any_event(tmp_path, settings, turns, answers, judged=()):
+    """The events of the whole run, once every prefix of them was found to lead to the same ones."""
     whole = Record.create(tmp_path, "whole")
     run_loop(
-        config(**changed), scripted(turns), FakeSession(dict(ANSWERS)), whole, MESSAGES, lambda event: None,
-        prompts_hash="h", toolbox=Toolbox(), clock=Clock(),
+        settings, Scripted(list(turns), judged=list(judged)), FakeSession(dict(answers)), whole, MESSAGES,
+        lambda event: None, prompts_hash="h", toolbox=Toolbox(), clock=Clock(),
     )  # fmt: skip
     whole.close()
     events = list(whole.events())
-    assert isinstance(events[-1], RunFinished) and events[-1].reason == ending
     lines = (whole.path / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     for kept in range(1, len(lines)):
         path = tmp_path / f"killed-{kept}"
@@ -87,36 +93,29 @@ def test_killed_after_any_event(tmp_path, ending):
         (path / "events.jsonl").write_text("".join(lines[:kept]) + lines[kept][:20], encoding="utf-8")
         record = Record.open(path)
         before = list(record.events())
-        heard = sum(isinstance(event, ModelReplied) for event in before)
-        model, session = scripted(turns, heard), FakeSession(dict(ANSWERS))
-        written = [event.candidate for event in before if isinstance(event, ToolReturned) and event.candidate]
-        if written:
-            session.current = next(candidate(s) for s in "abc" if candidate(s).hash == written[-1])
+        talk = Conversation(before)
+        model = Scripted(list(turns[talk.replies :]), judged=list(judged[talk.judged :]))
+        session = FakeSession(dict(answers), next((c for c in map(candidate, answers) if c.hash == talk.current), None))
         resume_loop(model, session, record, lambda event: None, toolbox=Toolbox(), clock=Clock())
         record.close()
-        after = list(record.events())
-        assert told(after) == told(events), kept
-        asked = len(model.seen)
-        assert heard + asked >= sum(isinstance(event, ModelReplied) for event in events)
-        for seen in model.seen[:1]:  # the conversation is the one that was broken off
-            assert [m.role for m in seen] == _roles(events, heard)
+        assert told(list(record.events())) == told(events), kept
+        asked = talk.replies + talk.judged + len(model.seen) + len(model.asked)
+        assert asked >= sum(isinstance(event, ModelReplied) for event in events)
+        # The conversation is the one that was broken off.
+        for seen in model.seen[:1]:
+            assert seen == _asked_with(events, talk.replies)
         shutil.rmtree(path)
+    return events
 
 
-def _roles(events, heard):
-    """Of the messages that the model has before it when it is asked for reply number `heard`."""
-    roles, replies = [message.role for message in MESSAGES], 0
+def _asked_with(events, replies):
+    """The messages that the model has before it when it is asked for its reply number `replies`."""
+    talk = Conversation()
     for event in events:
-        if isinstance(event, ModelReplied):
-            if replies == heard:
-                break
-            replies += 1
-            roles.append("assistant")
-        elif isinstance(event, ToolReturned):
-            roles.append("tool")
-        elif isinstance(event, UserMessage):
-            roles.append("user")
-    return roles
+        if isinstance(event, ModelReplied) and not event.purpose and talk.replies == replies:
+            break
+        talk.add(event)
+    return talk.messages
 
 
 def test_time_between_processes_counts_for_nothing(tmp_path):

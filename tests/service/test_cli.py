@@ -14,7 +14,7 @@ from harness import jail, lease, machine
 from harness.errors import HarnessError
 from harness.machine import PROVIDER_KEYS
 from harness.types import Backend, Candidate, Limits, Stage, Verdict
-from runs.events import ModelReplied
+from runs.events import LaneStarted, ModelReplied
 from runs.fold import fold
 from runs.messages import Turn
 from runs.record import Record
@@ -293,6 +293,17 @@ def test_runs_request(ringsmith, capsys, recorded: Path, tmp_path: Path, events)
     assert absent.code == 2 and "the run has no step 3" in absent.err
     replayed = ringsmith("runs", "request", recorded / "20261121-101500-p01-allreduce-3f2a", 2)
     assert replayed.code == 2 and "no request of step 2: a replay sends none" in replayed.err
+
+
+def test_runs_show_tells_of_lanes_and_the_judge(ringsmith, events, tmp_path: Path) -> None:
+    judged = ModelReplied(at=1071.0, step=4, turn=Turn(text="Fuse them."), seconds=1.0, purpose="judge")
+    with Record.create(tmp_path, "r") as record:
+        for event in (*events[:-1], judged, LaneStarted(at=1072.0, lane=2), LaneStarted(at=1073.0, lane=3, text="Go.")):
+            record.append(event)
+    told = ringsmith("runs", "show", tmp_path / "r", "--transcript").out
+    assert "[step 4, judge]\n    Fuse them.\n[lane 2]\n[lane 3]\n    Go.\n" in told
+    (line,) = ringsmith("runs", "list", "--runs-dir", tmp_path, "--json").lines
+    assert (line["strategy"], line["lanes"]) == ("loop", 3)
 
 
 def test_run_without_model_or_key_replays_the_packaged_recording(

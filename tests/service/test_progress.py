@@ -5,7 +5,10 @@ import io
 from rich.console import Console
 
 from harness.types import Stage
+from runs.events import LaneStarted, ModelReplied
+from runs.messages import Turn
 from service.progress import RunProgress, stages
+from tests.service.conftest import GOOD
 
 
 def console(terminal: bool = False) -> Console:
@@ -122,3 +125,18 @@ def test_without_a_terminal_nothing_is_streamed(events) -> None:
     before = shown(out)
     progress.said("hello", False)
     assert shown(out) == before
+
+
+def test_lanes_and_the_judge_are_named(events) -> None:
+    out = console()
+    progress = RunProgress(out)
+    judged = ModelReplied(at=1071.0, step=4, turn=Turn(text="Fuse\nthem."), seconds=1.0, purpose="judge")
+    bare = LaneStarted(at=1072.0, lane=2)
+    branched = LaneStarted(at=1073.0, lane=3, text="Make it\nfaster.", topic="branch", candidate=GOOD.hash)
+    for event in (*events[:-1], judged, bare, branched):
+        progress(event)
+    assert shown(out).splitlines()[-3:] == [
+        "step 4/5: judge: Fuse them.",
+        "lane 2 begins afresh: the task alone",
+        f"lane 3 goes on from {GOOD.hash}: Make it faster.",
+    ]

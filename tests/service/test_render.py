@@ -4,7 +4,7 @@ from pathlib import Path
 
 from harness.jail import LAYERS
 from harness.types import Difference, Measurement, Mismatch, RankReport, Stage, Verdict
-from runs.events import Spend
+from runs.events import LaneStarted, Spend
 from runs.fold import fold
 from service.render import attempts_table, duration, evaluation_block, run_summary, spent
 from service.text import columns, one_line, plain
@@ -103,6 +103,19 @@ def test_the_summary_of_a_run(events, tmp_path: Path) -> None:
     assert "at least 0.30 USD" in unpriced
     cut_short = fold(events[:3])
     assert "interrupted, no end recorded; target not met\nno official evaluation" in run_summary(cut_short, tmp_path)
+
+
+def test_a_run_in_lanes_says_that_it_is_one_attempt(events, tmp_path: Path) -> None:
+    begun = LaneStarted(at=1055.0, lane=2)
+    run = fold([*events[:7], begun, *events[7:]])
+    text = run_summary(run, tmp_path)
+    assert "strategy loop: 2 lanes, together one attempt with this budget" in text
+    table = attempts_table(run.attempts, run.best).splitlines()
+    assert table[0].split() == ["LANE", "STEP", "TOOL", "CANDIDATE", "VERDICT", "RESULT"]
+    assert [row.split()[:2] for row in table[1:]] == [["1", "1"], ["*", "2"]]
+    plain_run = fold(events)
+    assert "one attempt" not in run_summary(plain_run, tmp_path)
+    assert "LANE" not in attempts_table(plain_run.attempts, plain_run.best)
 
 
 def test_text() -> None:

@@ -1,6 +1,7 @@
 """`run_one` with a sandbox of no processes: what it wires together, and what it refuses before anything starts."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,7 +13,7 @@ from agent.models.base import ModelError
 from harness.errors import UsageError
 from harness.types import BuildReport, Limits, Request, Stage, Topology, Verdict
 from problems.spec import ProblemError, Work
-from runs.events import Budget, Event, RunConfig, RunFinished, RunStarted, ToolReturned
+from runs.events import Budget, Event, RunConfig, RunFinished, RunResumed, RunStarted, ToolReturned
 from runs.messages import Message
 from runs.record import Record
 from service import run
@@ -261,3 +262,50 @@ def test_a_usd_limit_needs_a_price_before_any_process(tmp_path: Path) -> None:
     model = SimpleNamespace(name="lab/model", priced=lambda: False)
     with pytest.raises(UsageError, match="price of lab/model is unknown"):
         run.run_one(config(budget=Budget(usd=1.0)), root=tmp_path / "runs", on_event=lambda event: None, model=model)
+
+
+LANES = (
+    [("write_candidate", {"source": "wrong = 1\n"}), ("run_benchmark", {}), ("inspect_failure", {})],
+    [("write_candidate", {"source": RIGHT}), ("run_benchmark", {}), ("submit", {}), ("read", {"what": "attempts"})],
+    [("read", {"what": "attempt 1"}), ("edit_candidate", {"old": "x", "new": "y"}), ("submit", {})],
+    [("write_candidate", {"source": RIGHT + "# mine\n"}), ("run_benchmark", {}), ("read", {"what": "attempts"})],
+    [("submit", {})],
+)
+
+
+def test_lanes_are_apart_in_the_tools_too_whenever_the_process_is_killed(tmp_path: Path, evaluation, prompted) -> None:
+    settings = config(model=trajectory(tmp_path, *LANES), strategy="lanes:2", budget=Budget(steps=9))
+    done = run.run_one(settings, root=tmp_path, on_event=lambda event: None, sandbox=Sandbox(evaluation))
+    assert done.reason == "submitted" and done.lanes == 2 and prompted[0]["budget"].steps == 4
+    record = Record.open(tmp_path / done.run_id)
+    texts = [event.text.split("\n")[0] for event in record.events() if isinstance(event, ToolReturned)]
+    assert texts[5:9] == [
+        "submitted",
+        "there is no attempt 1; there are 0.",
+        "There is no candidate yet: call write_candidate first.",
+        "No candidate has passed run_benchmark every time it was run; there is nothing to submit.",
+    ]
+    assert texts[9].startswith("attempt 1:") and texts[11].startswith("attempt 1:")
+    lines = (record.path / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for kept in range(1, len(lines)):
+        copy = shutil.copytree(record.path, tmp_path / "killed" / str(kept))
+        (copy / "events.jsonl").write_text("".join(lines[:kept]), encoding="utf-8")
+        run.resume_one(Record.open(copy), on_event=lambda event: None, sandbox=Sandbox(evaluation))
+        again = [event for event in Record.open(copy).events() if not isinstance(event, RunResumed)]
+        for one, other in zip(record.events(), again, strict=True):
+            assert other.kind == one.kind
+            if isinstance(one, ToolReturned):
+                assert other.text == one.text, kept
+
+
+@pytest.mark.usefixtures("no_processes")
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [("nope", "no strategy 'nope'"), ("lanes:0", "lanes:N"), ("lanes:9", "9 lanes need"), ("branch:5", "5 seeds need")],
+)
+def test_a_strategy_that_cannot_be_is_refused_before_any_process(tmp_path: Path, strategy: str, said: str) -> None:
+    model = SimpleNamespace(name="m", priced=lambda: True)
+    settings = config(strategy=strategy, budget=Budget(steps=8))
+    with pytest.raises(UsageError, match=said):
+        run.run_one(settings, root=tmp_path / "runs", on_event=lambda event: None, model=model)
+    assert not (tmp_path / "runs").exists()

@@ -9,6 +9,7 @@ from harness.errors import HarnessError
 from harness.types import Verdict
 from problems import catalogue as problems
 from problems.spec import ProblemError
+from tests.runs.factories import evaluation
 from tools import catalogue
 
 SOURCE = "import torch\n\n\ndef solution(x):\n    y = x\n    return y\n"
@@ -158,3 +159,47 @@ def test_run_benchmark_asks_for_the_sessions_case(call, written, sandbox, sessio
     wrong = call("run_benchmark", case="gigantic")
     assert not wrong.ok and "it has pkb, large, odd, tiny" in wrong.text
     assert len(sandbox.asked) == 2
+
+
+def judged(verdict):
+    return lambda request: evaluation(request.candidate, verdict).model_copy(update={"case": request.case})
+
+
+def test_a_lane_reaches_nothing_of_another(call, session, sandbox):
+    sandbox.answers = [judged(Verdict.wrong_values)]
+    call("write_candidate", source=SOURCE)
+    call("run_benchmark")
+    call("write_candidate", source=SOURCE + "# another\n")
+    session.begin_lane(None)
+    for name, arguments in (
+        ("read", {"what": "candidate"}),
+        ("edit_candidate", {"old": "y = x", "new": "y = 2 * x"}),
+        ("compile", {}),
+        ("run_benchmark", {}),
+        ("profile", {}),
+    ):
+        assert call(name, **arguments).text == "There is no candidate yet: call write_candidate first."
+    assert call("read", what="attempts").text == "no attempts yet"
+    assert call("read", what="attempt 1").text == "there is no attempt 1; there are 0."
+    assert call("inspect_failure").text == "No attempt has failed so far."
+    assert call("write_candidate", source=SOURCE).text.startswith("attempt 1:")
+    # The same text failed in the other lane, which this one is not told: the run's own fold knows it.
+    sandbox.answers = [judged(Verdict.passed)]
+    assert "failed before" not in call("run_benchmark").text and call("submit").ok
+    session.begin_lane(None)
+    assert not call("submit").ok
+
+
+def test_a_lane_goes_on_from_one_candidate_alone(call, session, sandbox):
+    sandbox.answers = [judged(Verdict.passed)]
+    call("write_candidate", source="x = 1\n")
+    chosen = call("write_candidate", source=SOURCE).candidate
+    call("run_benchmark")
+    call("write_candidate", source="x = 3\n")
+    session.begin_lane(None)
+    call("write_candidate", source="x = 4\n")
+    session.begin_lane(chosen)
+    shown = call("read", what="attempt 1").text
+    assert shown.startswith("attempt 1: PASSED (case tiny") and shown.endswith(f"\n\n{SOURCE}")
+    assert not call("read", what="attempt 2").ok and call("submit").ok
+    assert call("edit_candidate", old="y = x", new="y = 2 * x").text.startswith("attempt 2:")
