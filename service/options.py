@@ -92,7 +92,7 @@ SandboxAddress = Annotated[
         "--sandbox",
         metavar="ADDRESS",
         help="Where candidates are evaluated instead of here: http(s)://HOST:PORT of `ringsmith sandbox serve`, or "
-        "batch:FOLDER (docs/remote.md). Platform and world size then default to the node's.",
+        "batch:FOLDER (docs/remote.md). Platform and world size then default to the node's. '' is here.",
     ),
 ]
 SandboxCa = Annotated[
@@ -150,11 +150,16 @@ HERE = Place("")
 
 def place(address: str, ca: Path | None, token_file: Path | None) -> Place:
     """From the three options. UsageError for an address that is none and for files that cannot be read."""
-    from harness.sandboxes import Access, checked
+    from harness.sandboxes import checked
 
-    if not address:
-        return HERE
-    return Place(checked(address), Access.given(token_file, ca))
+    return Place(checked(address), access(ca, token_file)) if address else HERE
+
+
+def access(ca: Path | None, token_file: Path | None) -> Access:
+    """Raises UsageError for files that cannot be read."""
+    from harness.sandboxes import Access
+
+    return Access.given(token_file, ca)
 
 
 def resolve(

@@ -23,7 +23,7 @@ except ImportError:
 _M = TypeVar("_M", bound=BaseModel)
 _ANSWER_S = 30.0
 """For an answer that is not waited for on purpose."""
-_FIRST_S = 10.0
+_FIRST_S = 5.0
 """How long a node that never answered is tried."""
 _PAUSE_S = 5.0
 """The longest between two tries."""

@@ -120,7 +120,7 @@ def run(
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import resume_one
 
-            elsewhere = where.address or None
+            elsewhere = where.address if "sandbox" in given(context) else None
             return resume_one(record, on_event=on_event, on_text=on_text, where=elsewhere, access=where.access)
     else:
         if problem is None:

@@ -57,7 +57,19 @@ def here(tmp_path_factory):
     return without_figures(run(replay(folder, SCRIPT), folder / "runs"))
 
 
-FIGURES = {"at", "seconds", "device_s", "stage_s", "wall_s", "measurement", "build_s", "run_id", "model", "sandbox"}
+FIGURES = {
+    "at",
+    "seconds",
+    "device_s",
+    "waited_s",
+    "stage_s",
+    "wall_s",
+    "measurement",
+    "build_s",
+    "run_id",
+    "model",
+    "sandbox",
+}
 RANDOM = {"ranks", "findings"}
 """Which elements, and by how much, hangs on secret seeds."""
 
