@@ -205,7 +205,9 @@ def _text(reply: Reply, source: str) -> str:
         return profile_text(reply.profile)
     if reply.topology is not None:
         return reply.topology.summary
-    return (reply.environment or reply).model_dump_json(exclude_none=True)
+    if reply.environment is not None:
+        return reply.environment.model_dump_json()
+    return ", ".join(f"{name} {value:g}" for name, value in (reply.work or {}).items())
 
 
 def _told(done: Answer) -> str:

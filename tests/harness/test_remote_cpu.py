@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError, UsageError
+from harness import lease
+from harness.allowance import Allowance
+from harness.errors import BudgetEndedError, HarnessError, UsageError
 from harness.evaluate import CandidateFailedError, Sandbox
 from harness.remote.client import RemoteSandbox, facts
 from harness.sandboxes import Access, open_sandbox
@@ -140,6 +142,52 @@ def test_clients_share_a_node(served, box):
     assert [evaluation.passed for evaluation in found] == [True, True]
 
 
+def workers(served) -> list[int]:
+    return [pid for pid in served.processes() if b"harness.remote.worker" in _command(pid)]
+
+
+def test_a_limit_ends_the_job_there_and_its_process_goes_on(served, box):
+    box.environment()
+    before, seen = workers(served), []
+    allowance = Allowance(lambda: "device_s" if "correctness" in seen and allowance.device_s > 0.5 else None)
+    forever = Limits(load_s=600, first_call_s=600, call_s=600)
+    with pytest.raises(BudgetEndedError, match="device_s"):
+        box.evaluate(request(HANG, limits=forever), seen.append, allowance=allowance)
+    assert 0.5 < allowance.device_s < 30
+    with lease.Lease("cpu", [0]).hold(wait_s=60):
+        pass  # nobody holds it any more
+    allowance = Allowance()
+    again = box.evaluate(request(RIGHT), allowance=allowance)
+    assert again.passed and workers(served) == before
+    assert allowance.device_s == pytest.approx(again.device_s, abs=0.5) and again.device_s > 0
+
+
+def test_waiting_for_the_node_s_lease_is_no_work(box):
+    box.evaluate(request(RIGHT))  # nothing comes up any more that would hold it
+    held, allowance = threading.Event(), Allowance(lambda: None)
+
+    def hold() -> None:
+        with lease.Lease("cpu", [0]).hold():
+            held.set()
+            until(lambda: allowance.waited_s > 0.2)  # told while it lasts
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    evaluation = box.evaluate(request(RIGHT), allowance=allowance)
+    holder.join()
+    assert evaluation.passed and allowance.waited_s == pytest.approx(evaluation.waited_s, abs=0.5)
+
+
+def test_a_limit_ends_the_trying_of_a_node_that_is_away(served):
+    proxy = Proxy(served.port)
+    with remote(proxy.url) as far:
+        far.environment()
+        proxy.close()
+        with pytest.raises(BudgetEndedError, match="wall_s"):
+            far.evaluate(request(RIGHT), allowance=Allowance(lambda: "wall_s"))
+
+
 CLIENT = f"""
 import sys
 from harness.sandboxes import open_sandbox
@@ -248,7 +296,7 @@ def test_a_session_whose_process_dies_goes_on_with_another(served, box):
 
     def on_stage(stage):
         if stage == "correctness" and not killed:
-            killed.extend(pid for pid in served.processes() if b"harness.remote.worker" in _command(pid))
+            killed.extend(workers(served))
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
 

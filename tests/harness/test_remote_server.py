@@ -12,10 +12,11 @@ import pytest
 
 from harness.errors import HarnessError, UsageError
 from harness.remote import client as client_module
+from harness.remote import node as node_module
 from harness.remote import suites
 from harness.remote.client import facts
 from harness.remote.gate import token_hash
-from harness.remote.messages import Suite, identity
+from harness.remote.messages import SessionSettings, Suite, identity
 from harness.sandboxes import Access, checked, open_sandbox
 from harness.types import Backend, Candidate
 from tests.nodes import ROOT, node
@@ -157,6 +158,26 @@ def test_tls_by_flags(tmp_path):
         assert facts(served.url, Access(ca=cert)).identity == identity()
         with pytest.raises(HarnessError, match="--sandbox-ca"):
             facts(served.url, Access())
+
+
+def test_sessions_are_spread_over_the_gpus(tmp_path, monkeypatch):
+    held = {0, 1}  # by somebody who is no session
+    monkeypatch.setattr(node_module, "gpu_sets", lambda world_size: [(0, 1), (2, 3), (4, 5)])
+    monkeypatch.setattr(node_module, "free_devices", lambda kind, devices: [d for d in devices if d not in held])
+    all_sessions = node_module.Node(tmp_path, 8, 600)
+    asked = SessionSettings.model_validate_json(settings(platform="cuda"))
+    for number in range(5):
+        all_sessions.begin(str(number), asked)
+        all_sessions.give_devices(all_sessions.session(str(number)))
+    given = [all_sessions.session(str(number)).devices for number in range(5)]
+    assert given == [(2, 3), (4, 5), (0, 1), (2, 3), (4, 5)]
+    all_sessions.end("2")
+    all_sessions.give_devices(all_sessions.session("3"))  # its process was lost
+    assert all_sessions.session("3").devices == (0, 1)
+    monkeypatch.setattr(node_module, "gpu_sets", lambda world_size: [])
+    all_sessions.give_devices(all_sessions.session("3"))
+    assert all_sessions.session("3").devices is None
+    all_sessions.close()
 
 
 def test_addresses():

@@ -6,9 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from harness.allowance import Allowance
+from harness.errors import BudgetEndedError
 from harness.remote.batch import Answer
 from harness.remote.messages import Fault, Reply, identity
-from tests.nodes import PROBLEM, RIGHT, ROOT, WRONG, until
+from harness.sandboxes import open_sandbox
+from harness.types import Candidate, Limits, Request
+from tests.nodes import HANG, PROBLEM, RIGHT, ROOT, WRONG, until
+from tests.processes import descendants
 
 TINY = {"problem": "allreduce", "case": "tiny", "platform": "cpu", "world_size": 2, "trials": 1, "timing": False}
 
@@ -108,6 +115,31 @@ def test_ctrl_c_takes_back_what_was_asked(tmp_path):
         client.send_signal(signal.SIGINT)
         assert client.wait(30) == 130
     assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_a_limit_takes_back_what_is_being_done(tmp_path):
+    limits = Limits(load_s=600, first_call_s=600, call_s=600)
+    asked = {"problem": 1, "case": "tiny", "platform": "cpu", "world_size": 2, "dtype": "float32", "limits": limits}
+    hanging, right = (
+        Request(candidate=Candidate(source=source, backend="cpp"), timing=False, trials=1, **asked)
+        for source in (HANG, RIGHT)
+    )
+    command = [sys.executable, "-m", "service.cli", "eval", "--batch", str(tmp_path), "--follow"]
+    with (
+        open_sandbox(f"batch:{tmp_path}", "cpu", 2, limits) as box,
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as worker,
+    ):
+        box.environment()
+        candidates = Allowance(lambda: "wall_s" if len(descendants(worker.pid)) >= 6 else None)
+        with pytest.raises(BudgetEndedError, match="wall_s"):
+            box.evaluate(hanging, allowance=candidates)
+        assert worker.stderr.readline().endswith("taken back\n")
+        allowance = Allowance()
+        evaluation = box.evaluate(right, allowance=allowance)
+        worker.terminate()
+    assert evaluation.passed and allowance.device_s == pytest.approx(evaluation.device_s, abs=0.5)
+    asked_for = {path.stem for path in tmp_path.glob("*.jsonl")}
+    assert asked_for == answers(tmp_path).keys() and len(asked_for) == 2
 
 
 def test_problem_files_lie_in_the_folder_too(tmp_path):

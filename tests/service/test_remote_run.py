@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.remote.client import facts
+from harness.sandboxes import Access
 from runs.record import Record
 from tests.nodes import RIGHT, ROOT, WRONG, Proxy, node
 
@@ -18,9 +21,8 @@ SCRIPT = [
     [("run_benchmark", {})],  # there is none yet
     [("write_candidate", {"source": BROKEN}), ("compile", {}), ("inspect_failure", {})],
     [("write_candidate", {"source": WRONG}), ("compile", {}), ("run_benchmark", {}), ("inspect_failure", {})],
-    [("profile", {}), ("run_benchmark", {"case": "huge"})],
-    [("write_candidate", {"source": RIGHT}), ("run_benchmark", {"case": "odd", "timing": False})],
-    [("profile", {}), ("run_benchmark", {})],
+    [("run_benchmark", {"case": "huge"})],
+    [("write_candidate", {"source": RIGHT}), ("profile", {}), ("run_benchmark", {})],
     [("submit", {})],
 ]
 
@@ -40,13 +42,16 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "service.cli", *map(str, arguments)]
 
 
+def ringsmith(*arguments: object) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    return subprocess.run(
+        command(*arguments, "--json"), cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment
+    )
+
+
 def run(model: str, folder: Path, *flags: object) -> Record:
-    done = subprocess.run(
-        command("run", 1, "--platform", "cpu", "--world-size", 2, "--case", "tiny", "--strategy", "loop",
-                "--model", model, "--runs-dir", folder, "--json", *flags),
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-        env={name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")},
-    )  # fmt: skip
+    done = ringsmith("run", 1, "--platform", "cpu", "--world-size", 2, "--case", "tiny", "--strategy", "loop",
+                     "--model", model, "--runs-dir", folder, *flags)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Record.open(Path(json.loads(done.stdout)["path"]))
 
@@ -136,21 +141,46 @@ def test_through_a_folder(here, tmp_path):
     assert any(text.startswith("PASSED") for text in texts) and any(text.startswith("WRONG_VALUES") for text in texts)
 
 
-def test_a_run_goes_on_at_another_place(tmp_path):
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """The record of a sweep of one run, on a node that is gone."""
+    folder = tmp_path_factory.mktemp("swept")
+    with node() as served:
+        done = ringsmith("sweep", "--name", "s", "--problems", 1, "--case", "tiny", "--models", replay(folder, SHORT),
+                         "--no-timing", "--strategy", "loop", "--sandbox", served.url,
+                         "--runs-dir", folder)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["solved"] == 1
+    path = Path(json.loads(done.stdout)["path"])
+    (record,) = (Record.open(run) for run in (path / "runs").iterdir())
+    config = record.started().config
+    assert (config.sandbox, config.platform) == (served.url, "cpu")
+    return path, record
+
+
+@pytest.fixture(scope="module")
+def another():
+    with node() as served:
+        yield served
+
+
+def test_regrade_at_another_place(swept, another):
+    before = facts(another.url, Access()).jobs_begun
+    done = ringsmith("regrade", swept[0], "--sandbox", another.url)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["after"]["verdict"] == "passed"
+    assert facts(another.url, Access()).jobs_begun == before + 1
+
+
+def test_a_run_goes_on_at_another_place(swept, another, tmp_path):
     """The record says where; a run whose node is gone is resumed on another one."""
-    with node() as first:
-        record = run(replay(tmp_path, SHORT), tmp_path / "runs", "--sandbox", first.url)
-    lines = (record.path / "events.jsonl").read_text().splitlines(keepends=True)
+    path = tmp_path / swept[1].run_id
+    shutil.copytree(swept[1].path, path)
+    lines = (path / "events.jsonl").read_text().splitlines(keepends=True)
     cut = next(at for at, line in enumerate(lines) if '"run_benchmark"' in line and "tool_returned" in line)
-    (record.path / "events.jsonl").write_text("".join(lines[:cut]))
-    gone = subprocess.run(
-        command("run", "--resume", record.path, "--json"), cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    (path / "events.jsonl").write_text("".join(lines[:cut]))
+    gone = ringsmith("run", "--resume", path)
     assert gone.returncode == 3 and "cannot reach the node" in gone.stderr
-    with node() as second:
-        done = subprocess.run(
-            command("run", "--resume", record.path, "--sandbox", second.url, "--json"),
-            cwd=ROOT, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+    done = ringsmith("run", "--resume", path, "--sandbox", another.url)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["official"]["verdict"] == "passed"
