@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def run_batch(folder: Path, isolation: IsolationLevel, *, accept_suites: bool, f
     work on it or, unless it is to `follow`, a manifest has a line that is none."""
     if not folder.is_dir():
         raise UsageError(f"no folder {folder}")
+    inside(folder, "results")
     worst, told = 0, set[str]()
     with _alone(folder), _Boxes(isolation) as boxes:
         tried: set[str] = set()
@@ -263,7 +265,11 @@ def _read(folder: Path) -> tuple[list[Item], list[str]]:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Raises UsageError if another process is at work on the folder."""
-    with (folder / ".lock").open("w") as lock:
+    try:  # a link could name any file: whoever fills the folder is not to write elsewhere
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise UsageError(f"cannot lock {folder}: {error.strerror}") from None
+    with open(lock, "w"):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

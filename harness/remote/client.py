@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, TypeVar
+
+from pydantic import ValidationError
 
 from harness.allowance import Allowance
 from harness.errors import BudgetEndedError, HarnessError, UsageError
@@ -230,8 +233,8 @@ class RemoteSandbox:
             raise
         except BudgetEndedError:  # the node's ranks end too, and say what they have used
             said = self._connection.drop(path, _GOODBYE_S, wait_s=_END_S)
-            if said is not None:
-                _charge(allowance, state, JobState.model_validate_json(said))
+            with contextlib.suppress(ValidationError):
+                _charge(allowance, state, JobState.model_validate_json(said or b""))
             raise
         except BaseException:  # also Ctrl-C: whatever ends the waiting ends the job
             self._connection.drop(path, _GOODBYE_S, anew=True)

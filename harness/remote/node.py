@@ -76,7 +76,7 @@ class Node:
 
     def keep_suite(self, suite: Suite) -> None:
         """Raises UsageError for a suite that is none."""
-        self._suites[suite.digest] = str(unpack(suite, self._folder))
+        self._suites[suite.digest] = str(unpack(suite, self._folder / "suites"))
 
     def suite(self, digest: str) -> str:
         """Where that one is. Raises NotKnownError if it was never sent."""

@@ -192,7 +192,8 @@ class Session:
                 with self._lock:
                     if self._worker is not None:
                         self._worker.kill()
-                        said, self._worker = f"{self._worker.ended()} {error}", None
+                        said = f"{self._worker.ended()} {error}"
+                        self._worker = self.devices = None
                     kept.stages.clear()
                 if kept.cancelled:
                     break

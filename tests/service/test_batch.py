@@ -82,6 +82,21 @@ def test_a_manifest_that_is_wrong_is_refused_before_anything_is_done(tmp_path):
         assert said in done.stderr
 
 
+def test_links_lead_nowhere(tmp_path):
+    folder, elsewhere = tmp_path / "batch", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("mine")
+    write(folder, {"id": "a", "file": "link.py", **TINY})
+    for name, target in (("results", elsewhere), (".lock", elsewhere / "file"), ("link.py", elsewhere / "file")):
+        (folder / name).symlink_to(target)
+        done = batch(folder)
+        assert done.returncode == 2, done.stdout
+        (folder / name).unlink()
+    assert "is not in" in answers(folder)["a"].text
+    assert [path.name for path in elsewhere.iterdir()] == ["file"] and (elsewhere / "file").read_text() == "mine"
+
+
 def test_one_process_at_a_time(tmp_path):
     write(tmp_path)
     command = [sys.executable, "-m", "service.cli", "eval", "--batch", str(tmp_path), "--follow"]
