@@ -6,9 +6,11 @@ third of a second. Not always on: nobody has measured what that does to timing a
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,16 +159,17 @@ def _debugger() -> str | None:
 
 def _inspect(debugger: str, dump: Path) -> str:
     """What the debugger prints. Without scripts: an untrusted process wrote the dump. Some releases end with a fault of
-    their own after the lines that count."""
+    their own after the lines that count; all leave files where temporary ones go."""
     if dump.is_symlink() or not dump.is_file():
         return ""
     command = [debugger, "--batch", "-nx", "-iex", "set auto-load off", "-ex", f"target cudacore {dump}"]
     try:
-        run = subprocess.run(
-            proc.reader(command, _MEMORY_BYTES), capture_output=True, text=True, errors="replace",
-            timeout=_DEBUGGER_S, check=False,
-            stdin=subprocess.DEVNULL, cwd="/",
-        )  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix="ringsmith-", ignore_cleanup_errors=True) as folder:
+            run = subprocess.run(
+                proc.reader(command, _MEMORY_BYTES), capture_output=True, text=True, errors="replace",
+                timeout=_DEBUGGER_S, check=False,
+                stdin=subprocess.DEVNULL, cwd="/", env={**os.environ, "TMPDIR": folder},
+            )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return run.stdout

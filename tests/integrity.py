@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import fnmatch
 import json
+import math
 import os
 import random
 import re
@@ -149,7 +150,10 @@ def _mixed(options: argparse.Namespace, evil: list[Example]) -> dict[str, Any]:
         children = len(descendants(os.getpid()))
         seen: list[dict[str, Any]] = []
         pool: list[Example] = []
+        over_at = time.monotonic() + options.mixed_seconds
         for i in range(options.mixed):
+            if time.monotonic() > over_at:
+                break
             if not pool:
                 pool = chance.sample(evil, len(evil))  # each once before any twice
             seen.append(session.evaluate(pool.pop()))
@@ -163,10 +167,10 @@ def _mixed(options: argparse.Namespace, evil: list[Example]) -> dict[str, Any]:
         print(f"  honest {witness.name} {label}: {row['got']} {_ratio(row)}")
     wrong = [row for row in (first, *seen, last) if not row["right"]]
     counts = Counter(row["got"] for row in seen)
-    print(f"  {dict(counts)}; {len(wrong)} not as expected; {more:+d} processes in the open session")
+    print(f"  {len(seen)}: {dict(counts)}; {len(wrong)} not as expected; {more:+d} processes in the open session")
     return {
         "seed": options.seed, "before": first, "after": last, "verdicts": counts, "wrong": wrong,
-        "more_processes": more, "order": [row["name"] for row in seen],
+        "more_processes": more, "seconds": [row["seconds"] for row in seen], "order": [row["name"] for row in seen],
     }  # fmt: skip
 
 
@@ -262,6 +266,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--evil-repeats", type=int, default=1, help="evaluations of each cheating candidate")
     parser.add_argument("--mixed", type=int, default=0, help="evil evaluations in one sandbox, then an honest one")
+    parser.add_argument("--mixed-seconds", type=float, default=math.inf, help="begin no further mixed one after these")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the mixed evaluations")
     parser.add_argument("--witness", default="", help="honest candidate before and after the mixed ones")
     parser.add_argument("--deadline", type=float, default=5.0, help="seconds without progress in a call")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.allowance import Allowance
-from harness.errors import HarnessError, UsageError
+from harness.errors import BudgetEndedError, HarnessError, UsageError
 from harness.pool import LostError, Pool
 from harness.profile_types import Profile
 from harness.stages import OnStage
@@ -35,7 +35,7 @@ from harness.types import (
 )
 from problems.catalogue import Entry
 from problems.spec import Case, Work
-from service.engines.ray_worker import Node, Worker, source_hash
+from service.engines.ray_worker import Answer, Node, Worker, source_hash
 
 CPU_RESOURCE = "ringsmith_cpu"
 """The custom resource of a node that measures on its processors: 1, because they are one device."""
@@ -44,6 +44,12 @@ _PLACE_S = 60.0
 _LOOK_S = 5.0
 """How often it is looked whether there is room for another sandbox."""
 _CHECK_S = 300.0
+_LIMIT_S = 0.5
+"""How often it is looked, during a call, whether a limit has ended it."""
+_END_S = 15.0
+"""How long a call that is ended may take to say what it has used."""
+ASIDE = "aside"
+"""The concurrency group of what a worker is told while it works."""
 
 
 class RemoteSandbox:
@@ -59,13 +65,15 @@ class RemoteSandbox:
         self.world_size = world_size
         self.limits = Limits()
         self._lost = False
+        self._calls = 0
         self._group = placement_group([_bundle(platform, world_size)], strategy="STRICT_PACK")
         if not self._group.wait(wait_s):
             remove_placement_group(self._group)
             raise HarnessError(f"no node of the Ray cluster had {_bundle(platform, world_size)} for {wait_s:.0f} s")
         bundle = _bundle(platform, world_size)
+        remote: Any = ray.remote  # its types know of no groups
         self._actor: Any = (
-            ray.remote(Worker)
+            remote(concurrency_groups={ASIDE: 1})(Worker)
             .options(
                 num_cpus=0,
                 num_gpus=bundle.get("GPU", 0),
@@ -90,8 +98,7 @@ class RemoteSandbox:
         self._ask("warm_up")
 
     def compile(self, candidate: Candidate, *, allowance: Allowance | None = None) -> BuildReport:
-        """Limits do not end what goes on elsewhere, here as in the other calls: they hold before the next one."""
-        return self._ask("compile", candidate)
+        return self._work(allowance, "work", "compile", candidate)
 
     def know(self, report: BuildReport) -> None:
         """Not here: another node's cache is another."""
@@ -105,12 +112,12 @@ class RemoteSandbox:
         allowance: Allowance | None = None,
     ) -> Evaluation:
         """Stages are not told from afar."""
-        return self._ask("evaluate", request)
+        return self._work(allowance, "work", "evaluate", request)
 
     def profile(
         self, request: Request, folder: Path, kernel: str = "", *, allowance: Allowance | None = None
     ) -> tuple[Profile, float]:
-        found, device_s, files = self._get(self._actor.profile.remote(request, kernel))
+        found, device_s, files = self._work(allowance, "profile", request, kernel)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (folder / Path(name).name).write_bytes(content)
@@ -136,25 +143,80 @@ class RemoteSandbox:
     def _ask(self, name: str, *arguments: Any) -> Any:
         return self._get(self._actor.ask.remote(name, *arguments))
 
+    def _work(self, allowance: Allowance | None, method: str, *arguments: Any) -> Any:
+        """What may take long and is charged. Raises BudgetEndedError, once the node has ended the call."""
+        self._calls += 1
+        bill = _Bill(allowance or Allowance())
+        task = getattr(self._actor, method).remote(self._calls, *arguments)
+        if bill.allowance.bounded:
+            self._watch(task, bill)
+        answer = self._answer(task)
+        bill.charge(answer.device_s, answer.waited_s)
+        return _value(answer)
+
+    def _watch(self, task: Any, bill: _Bill) -> None:
+        """Until the task is done. Raises BudgetEndedError."""
+        import ray
+
+        while not ray.wait([task], timeout=_LIMIT_S)[0]:
+            number, device_s, waited_s = self._obtained(self._aside("used"), _CHECK_S)
+            if number == self._calls:
+                bill.charge(device_s, waited_s)
+            try:
+                bill.allowance.check()
+            except BudgetEndedError as ended:
+                self._aside("end", self._calls, ended.limit)
+                with contextlib.suppress(LostError):  # it is not asked again for this call
+                    answer = self._answer(task, _END_S)
+                    bill.charge(answer.device_s, answer.waited_s)
+                raise
+
+    def _aside(self, name: str, *arguments: Any) -> Any:
+        return getattr(self._actor, name).options(concurrency_group=ASIDE).remote(*arguments)
+
     def _get(self, task: Any, timeout_s: float | None = None) -> Any:
+        return _value(self._answer(task, timeout_s))
+
+    def _answer(self, task: Any, timeout_s: float | None = None) -> Answer:
+        answer: Answer = self._obtained(task, timeout_s)
+        return answer
+
+    def _obtained(self, task: Any, timeout_s: float | None) -> Any:
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
-        from harness.evaluate import CandidateFailedError
-
         try:
-            kind, value = ray.get(task, timeout=timeout_s)
+            return ray.get(task, timeout=timeout_s)
         except GetTimeoutError:
             self._lost = True
             raise LostError(f"a node of the Ray cluster has not answered for {timeout_s:.0f} s") from None
         except RayError as error:  # the node or its worker died, or Ray lost the object
             self._lost = True
             raise LostError(f"a node of the Ray cluster is gone ({type(error).__name__})") from None
-        if kind == "failed":
-            raise CandidateFailedError(value)
-        if kind == "raised":
-            raise value
-        return value
+
+
+class _Bill:
+    """What a call has used so far, told from time to time."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance = allowance
+        self._device_s = self._waited_s = 0.0
+
+    def charge(self, device_s: float, waited_s: float) -> None:
+        """What it has used since it was told last."""
+        self.allowance.charge(max(0.0, device_s - self._device_s))
+        self.allowance.add_wait(max(0.0, waited_s - self._waited_s))
+        self._device_s, self._waited_s = device_s, waited_s
+
+
+def _value(answer: Answer) -> Any:
+    from harness.evaluate import CandidateFailedError
+
+    if answer.kind == "failed":
+        raise CandidateFailedError(answer.value)
+    if answer.kind == "raised":
+        raise answer.value
+    return answer.value
 
 
 def _bundle(platform: PlatformName, world_size: int) -> dict[str, float]:

@@ -9,15 +9,17 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from harness.errors import HarnessError, UsageError  # noqa: E402
+from harness.allowance import Allowance  # noqa: E402
+from harness.errors import BudgetEndedError, HarnessError, UsageError  # noqa: E402
 from harness.evaluate import Sandbox  # noqa: E402
+from harness.types import Candidate, Request, Verdict  # noqa: E402
 from runs.sweep import CellEnded  # noqa: E402
 from runs.sweep_record import SweepRecord  # noqa: E402
 from service.engines import ray_cluster  # noqa: E402
 from service.plan import make_plan, wanted  # noqa: E402
 from service.sweep import Sweep  # noqa: E402
 from tests.service.fake_engine import Silent  # noqa: E402
-from tests.service.scripts import fails, solves, write  # noqa: E402
+from tests.service.scripts import fails, right, solves, write  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [
@@ -91,6 +93,20 @@ def test_a_node_that_dies_in_the_middle_loses_nothing_and_doubles_nothing(nodes,
         used = sum(event.device_s for event in folder.events() if event.kind == "tool_returned")
         used += run.official.device_s if run.official else 0.0
         assert run.spend.device_s == pytest.approx(used)
+
+
+def test_a_limit_ends_what_a_node_is_at(nodes) -> None:
+    asked = {"problem": 1, "case": "tiny", "platform": "cpu", "world_size": 2, "dtype": "float32", "timing": False}
+    slow = Candidate(source=right(1).replace("solution =", "import time\ntime.sleep(20)\nsolution ="), backend="cpp")
+    good = Candidate(source=right(1), backend="cpp")
+    allowance = Allowance(lambda: "device_s" if allowance.device_s > 0.5 else None)
+    with ray_cluster.cluster("cpu", 2) as pool:
+        with pytest.raises(BudgetEndedError, match="device_s"):
+            pool.evaluate(Request(candidate=slow, **asked), allowance=allowance)
+        assert 0.5 < allowance.device_s < 20  # what was used was told meanwhile, and nothing waits for the candidate
+        unlimited = Allowance(lambda: None)
+        assert pool.evaluate(Request(candidate=good, **asked), allowance=unlimited).verdict is Verdict.passed
+        assert len(pool) == 2 and unlimited.device_s > 0
 
 
 def test_nodes_that_differ_are_not_used(nodes, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
