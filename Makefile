@@ -34,7 +34,7 @@ install: $(VENV)/.installed
 
 # With everything, which the tests need.
 $(VENV)/.installed: pyproject.toml scripts/install
-	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/install $(VENV) models,plots,inspect,ray,serve,mcp,debug,dev
+	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/install $(VENV) models,plots,inspect,ray,remote,node,serve,mcp,debug,dev
 	@touch $@ $(VENV)/.installed-demo
 
 # With what a run needs: the rest is another minute and a half.

@@ -47,6 +47,15 @@ def entries(suite: str) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.number)
 
 
+def files(suite: str) -> tuple[Path, list[Path]]:
+    """The suite's file or folder, and every file that its problems are made of: what must be copied to have it
+    elsewhere. Raises ProblemError if the path is none."""
+    listed, path = entries(suite), Path(suite).expanduser().resolve()
+    if any(entry.published for entry in listed):
+        return path, sorted([*(path / "reference").glob("*.py"), *(path / _GENERATOR).parent.glob("*.py")])
+    return path, [entry.path for entry in listed]
+
+
 def load(entry: Entry) -> Problem:
     """Imports the problem's file, in the suite's own way. Raises ProblemError if it cannot be."""
     return _load_pkb(entry) if entry.published else _load_user(entry)

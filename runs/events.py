@@ -86,6 +86,8 @@ class RunConfig(Frozen):
     """Whether candidates are timed; without, a run is about being correct."""
     sample: int = 1
     """Which of several runs that are alike otherwise, from 1."""
+    sandbox: str = ""
+    """Where candidates are evaluated: a node's URL, `batch:FOLDER`, or "" for the machine that led the run."""
 
 
 class _Event(Frozen):

@@ -201,7 +201,7 @@ def _numbered(rows: Iterable[Row]) -> list[Row]:
     alike: dict[str, list[Row]] = defaultdict(list)
     for row in ordered:
         if row.outcome == "sample":
-            alike[row.config.model_dump_json(exclude={"sample"})].append(row)
+            alike[row.config.model_dump_json(exclude={"sample", "sandbox"})].append(row)
     numbers: dict[str, int] = {}
     for samples in alike.values():
         recorded = [row.config.sample for row in samples]

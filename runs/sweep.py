@@ -73,7 +73,8 @@ class Plan(Frozen):
         return RunConfig.model_validate({**self.common, **given})
 
     def widened(self, wanted: Plan) -> Plan:
-        """This plan with the other's problems, models and samples added: nothing is ever taken away.
+        """This plan with the other's problems, models and samples added: nothing is ever taken away. Where cells are
+        evaluated is the other's: a node may get another address.
 
         Raises UsageError, naming the fields, if the other means something else by a cell."""
         if changed := [*_changes(self._common(), wanted._common()), *self._other_cases(wanted)]:
@@ -83,6 +84,7 @@ class Plan(Frozen):
             )
         return self.model_copy(
             update={
+                "common": self.common | {"sandbox": wanted.common.get("sandbox", "")},
                 "cases": self.cases | wanted.cases,
                 "models": tuple(dict.fromkeys((*self.models, *wanted.models))),
                 "samples": max(self.samples, wanted.samples),
@@ -90,8 +92,8 @@ class Plan(Frozen):
         )
 
     def _common(self) -> dict[str, Any]:
-        """With the defaults of fields that a plan of an earlier version lacks."""
-        return self.config(self.cells()[0]).model_dump(mode="json", exclude=set(_CELL_FIELDS))
+        """What the cells' meaning hangs on, with the defaults of fields that a plan of an earlier version lacks."""
+        return self.config(self.cells()[0]).model_dump(mode="json", exclude={*_CELL_FIELDS, "sandbox"})
 
     def _other_cases(self, wanted: Plan) -> Iterator[str]:
         for problem, case in self.cases.items():

@@ -17,7 +17,20 @@ import typer
 
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
-from service.commands import doctor, enter, evaluate, mcp, problems, profile, regrade, report, run, runs, sweep
+from service.commands import (
+    doctor,
+    enter,
+    evaluate,
+    mcp,
+    problems,
+    profile,
+    regrade,
+    report,
+    run,
+    runs,
+    sandbox,
+    sweep,
+)
 from service.text import indent, one_line
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -46,6 +59,7 @@ runs.app.command("resume")(enter.resume)
 runs.app.command("cancel")(enter.cancel)
 app.add_typer(runs.app, name="runs")
 app.command("report")(report.report)
+app.add_typer(sandbox.app, name="sandbox")
 app.command("doctor")(doctor.doctor)
 
 

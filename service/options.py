@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.errors import UsageError
 from harness.types import BACKENDS, Backend, Check, CollectivesRule, DType, IsolationLevel, PlatformName, Protocol
+
+if TYPE_CHECKING:
+    from harness.sandboxes import Access
 
 MOST_GPUS = 4
 """Default world size on a larger node: what ParallelKernelBench publishes its figures for."""
@@ -83,6 +86,37 @@ StrategyName = Annotated[
 ContextTokens = Annotated[
     int, typer.Option(min=1000, help="Input of a request from which on a summary replaces the conversation.")
 ]
+SandboxAddress = Annotated[
+    str,
+    typer.Option(
+        "--sandbox",
+        metavar="ADDRESS",
+        help="Where candidates are evaluated instead of here: http(s)://HOST:PORT of `ringsmith sandbox serve`, or "
+        "batch:FOLDER (docs/remote.md). Platform and world size then default to the node's. '' is here.",
+    ),
+]
+SandboxCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--sandbox-ca",
+        metavar="FILE",
+        envvar="RINGSMITH_SANDBOX_CA",
+        help="Certificate that signed the node's, if no authority known here did.",
+    ),
+]
+SandboxToken = Annotated[
+    Path | None,
+    typer.Option(
+        "--sandbox-token-file", metavar="FILE", help="The node's token. Default: $RINGSMITH_SANDBOX_TOKEN, if set."
+    ),
+]
+AcceptSuites = Annotated[
+    bool,
+    typer.Option(
+        "--accept-suites",
+        help="Also run problem files that others send. They are no candidates: they run with your rights, not jailed.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output, one JSON document per line.")]
 RunsDir = Annotated[Path, typer.Option(help="Folder of run records.", show_default="runs/data of this checkout")]
 
@@ -103,15 +137,48 @@ class Setup:
     backend: Backend
 
 
-def resolve(
-    platform: PlatformName | None, world_size: int | None, dtype: DType | None, backend: Backend | None
-) -> Setup:
-    """Fill in what was not given from what this machine has. UsageError if the machine has no GPU for `cuda`."""
-    from harness import machine
+@dataclass(frozen=True)
+class Place:
+    """Where candidates are evaluated (`harness.sandboxes.open_sandbox`)."""
 
-    chosen = platform or machine.default_platform()
+    address: str
+    access: Access | None = None
+
+
+HERE = Place("")
+
+
+def place(address: str, ca: Path | None, token_file: Path | None) -> Place:
+    """From the three options. UsageError for an address that is none and for files that cannot be read."""
+    from harness.sandboxes import checked
+
+    return Place(checked(address), access(ca, token_file)) if address else HERE
+
+
+def access(ca: Path | None, token_file: Path | None) -> Access:
+    """Raises UsageError for files that cannot be read."""
+    from harness.sandboxes import Access
+
+    return Access.given(token_file, ca)
+
+
+def resolve(
+    platform: PlatformName | None,
+    world_size: int | None,
+    dtype: DType | None,
+    backend: Backend | None,
+    place: Place = HERE,
+) -> Setup:
+    """Fill in what was not given from what the machine has. UsageError if it has no GPU for `cuda`; with a node, also
+    HarnessError if it cannot be reached."""
+    if place.address and (platform is None or (world_size is None and platform == "cuda")):
+        chosen, gpus = _of_node(place, platform)
+    else:
+        from harness import machine
+
+        chosen, gpus = platform or machine.default_platform(), None
     if world_size is None:
-        world_size = 2 if chosen == "cpu" else _gpu_count()
+        world_size = 2 if chosen == "cpu" else _gpu_count() if gpus is None else min(gpus, MOST_GPUS)
     if backend is not None and backend not in BACKENDS[chosen]:
         raise UsageError(f"platform {chosen} runs {', '.join(BACKENDS[chosen])}, not {backend}")
     return Setup(
@@ -120,6 +187,19 @@ def resolve(
         dtype=dtype or ("float32" if chosen == "cpu" else "bfloat16"),
         backend=backend or BACKENDS[chosen][0],
     )
+
+
+def _of_node(place: Place, platform: PlatformName | None) -> tuple[PlatformName, int]:
+    """The platform to use there and its number of GPUs."""
+    from harness.sandboxes import node_facts
+
+    node = node_facts(place.address, place.access)
+    if node is None:
+        raise UsageError("nobody knows yet what is behind a batch's folder: give --platform and, on cuda, --world-size")
+    chosen = platform or node.platform
+    if chosen == "cuda" and not node.gpus:
+        raise UsageError(f"the node {place.address} has no GPU; use --platform cpu")
+    return chosen, len(node.gpus)
 
 
 def _gpu_count() -> int:

@@ -14,12 +14,13 @@ from agent.models.base import require_price
 from agent.prompt import folder_hash, require_page
 from harness import machine
 from harness.errors import UsageError
+from harness.sandboxes import Access, checked
 from harness.types import Backend, Check, CollectivesRule, DType, Frozen, IsolationLevel, PlatformName, Protocol
 from problems.catalogue import Entry, entries, find, select_case
 from runs.events import Budget, RunConfig, Target
 from runs.sweep import Plan
 from service import presets
-from service.options import resolve
+from service.options import Place, resolve
 
 
 class Wanted(Frozen):
@@ -35,6 +36,7 @@ class Wanted(Frozen):
     case: str | None = None
     platform: PlatformName | None = None
     world_size: int | None = Field(default=None, ge=1, le=64)
+    sandbox: str = ""
     dtype: DType | None = None
     backend: Backend | None = None
     protocol: Protocol = "ringsmith"
@@ -82,11 +84,12 @@ def wanted(file: Path | None, flags: Mapping[str, Any]) -> Wanted:
         raise UsageError(f"{where}{key}: {wrong}") from None
 
 
-def make_plan(asked: Wanted, name: str) -> Plan:
-    """The plan of a sweep that has none yet. Raises UsageError or ProblemError for what cannot be."""
+def make_plan(asked: Wanted, name: str, access: Access | None = None) -> Plan:
+    """The plan of a sweep that has none yet; `access` is to a node whose platform is to be had. Raises UsageError or
+    ProblemError for what cannot be."""
     if asked.problems is None or asked.models is None:
         raise UsageError(f"sweep {name} does not exist yet: say --problems and --models, or --plan FILE")
-    return _grid(asked, name, select(asked.problems, asked.suite), _names(asked.models))
+    return _grid(asked, name, select(asked.problems, asked.suite), _names(asked.models), access=access)
 
 
 def widen(plan: Plan, asked: Wanted, given: frozenset[str]) -> Plan:
@@ -142,10 +145,16 @@ def _names(said: str | Sequence[str]) -> list[str]:
 
 
 def _grid(
-    asked: Wanted, name: str, problems: Sequence[Entry], names: Sequence[str], cases: Mapping[int, str] | None = None
+    asked: Wanted,
+    name: str,
+    problems: Sequence[Entry],
+    names: Sequence[str],
+    cases: Mapping[int, str] | None = None,
+    access: Access | None = None,
 ) -> Plan:
     """`cases` of problems that need not have their default."""
-    setup = resolve(asked.platform, asked.world_size, asked.dtype, asked.backend)
+    place = Place(checked(asked.sandbox), access)
+    setup = resolve(asked.platform, asked.world_size, asked.dtype, asked.backend, place)
     require_page(setup.backend)
     budget = Budget(
         steps=asked.steps, tokens=asked.tokens, usd=asked.usd, wall_s=asked.wall, device_s=asked.device_seconds
@@ -172,6 +181,7 @@ def _grid(
             context_tokens=asked.context_tokens,
             timing=asked.timing,
             sample=sample,
+            sandbox=place.address,
         )
         for entry in problems
         for model in names
@@ -185,7 +195,7 @@ def _as_wanted(plan: Plan, config: RunConfig) -> dict[str, Any]:
     budget = config.budget
     same = (
         "suite", "platform", "world_size", "dtype", "backend", "protocol", "check", "trials", "isolation",
-        "collectives", "timing", "strategy", "context_tokens",
+        "collectives", "timing", "strategy", "context_tokens", "sandbox",
     )  # fmt: skip
     return {name: getattr(config, name) for name in same} | {
         "samples": plan.samples,

@@ -207,7 +207,8 @@ class RunProgress:
 
     def _started(self, event: RunStarted) -> None:
         config = event.config
-        ranks = f"{config.platform} x {config.world_size}, {config.dtype}, {config.backend}"
+        where = f" at {config.sandbox}" if config.sandbox else ""
+        ranks = f"{config.platform} x {config.world_size}{where}, {config.dtype}, {config.backend}"
         what = f"problem {config.problem}, case {config.case}, {ranks}, model {one_line(config.model)}"
         self._print(f"run {event.run_id}: {what}", "bold")
         self._print(f"  target: {_target(config.target)}; budget: {left(config.budget, Spend())}")

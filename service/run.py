@@ -28,7 +28,8 @@ from tools import catalogue
 from tools.session import Session
 
 if TYPE_CHECKING:
-    from harness.evaluate import Evaluator, Sandbox
+    from harness.evaluate import Evaluator
+    from harness.sandboxes import Access
 
 
 def run_one(
@@ -38,11 +39,13 @@ def run_one(
     on_event: Callable[[Event], None],
     on_text: OnText | None = None,
     sandbox: Evaluator | None = None,
+    access: Access | None = None,
     model: Model | None = None,
     cap: Cap | None = None,
     run_id: str | None = None,
 ) -> Run:
-    """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open.
+    """Run the loop; the record is `root / run.run_id`. A sandbox that is passed in must fit `config` and stays open;
+    otherwise it is made where `config.sandbox` says, with that `access` (the environment's unless given).
     `on_text` gets replies while they are written, unless a model is passed in.
     Runs in several threads may share a `cap`, each with a sandbox of its own.
 
@@ -55,7 +58,7 @@ def run_one(
     if isinstance(model, Replay):
         on_event = model.watched(on_event)
     with ExitStack() as stack:
-        session, record, messages, prompts_hash = _prepared(config, root, sandbox, stack, run_id)
+        session, record, messages, prompts_hash = _prepared(config, root, sandbox, access, stack, run_id)
         return run_loop(
             config, model, session, record, messages, on_event, prompts_hash=prompts_hash, toolbox=catalogue, cap=cap
         )
@@ -67,28 +70,35 @@ def resume_one(
     on_event: Callable[[Event], None],
     on_text: OnText | None = None,
     sandbox: Evaluator | None = None,
+    where: str | None = None,
+    access: Access | None = None,
     model: Model | None = None,
     cap: Cap | None = None,
 ) -> Run:
     """Go on with a run whose process was killed, interrupted or failed: same record, same budget, nothing paid twice.
-    `on_event` gets what happened so far first.
+    `on_event` gets what happened so far first. Candidates are evaluated where they were, or else at `where`.
 
     Raises UsageError if it is still being written, has ended by itself, or cannot be run here any more; otherwise as
     `run_one`."""
-    config, events = _resumable(record)
+    config, events = _resumable(record, where)
     model = _model(config, model, on_text, cap)
     if isinstance(model, Replay):
         heard = Conversation(events)
         model.skip(heard.replies, heard.judged)
         on_event = model.watched(on_event)
     with ExitStack() as stack:
-        session = _restored(config, events, record, on_event, sandbox, stack)
+        session = _restored(config, events, record, on_event, sandbox, access, stack)
         return resume_loop(model, session, record, on_event, toolbox=catalogue, cap=cap)
 
 
 @contextmanager
 def open_external(
-    config: RunConfig, *, root: Path, on_event: Callable[[Event], None], sandbox: Evaluator | None = None
+    config: RunConfig,
+    *,
+    root: Path,
+    on_event: Callable[[Event], None],
+    sandbox: Evaluator | None = None,
+    access: Access | None = None,
 ) -> Iterator[External]:
     """A run that an agent from outside leads (`config.model` is `external:NAME`): it calls, we record, limit and grade.
     The run ends with the block. Otherwise as `run_one`; on_event is called in the thread of the call."""
@@ -96,7 +106,7 @@ def open_external(
     _require(config)
     external.check(config)
     with ExitStack() as stack:
-        session, record, messages, prompts_hash = _prepared(config, root, sandbox, stack)
+        session, record, messages, prompts_hash = _prepared(config, root, sandbox, access, stack)
         yield stack.enter_context(
             External.start(config, session, record, messages, on_event, prompts_hash=prompts_hash, toolbox=catalogue)
         )
@@ -104,24 +114,34 @@ def open_external(
 
 @contextmanager
 def reopen_external(
-    record: Record, *, on_event: Callable[[Event], None], sandbox: Evaluator | None = None
+    record: Record,
+    *,
+    on_event: Callable[[Event], None],
+    sandbox: Evaluator | None = None,
+    where: str | None = None,
+    access: Access | None = None,
 ) -> Iterator[External]:
     """Go on with such a run, as `resume_one`."""
-    config, events = _resumable(record)
+    config, events = _resumable(record, where)
     _require(config)
     external.check(config)
     with ExitStack() as stack:
-        session = _restored(config, events, record, on_event, sandbox, stack)
+        session = _restored(config, events, record, on_event, sandbox, access, stack)
         yield stack.enter_context(External.resume(session, record, on_event, toolbox=catalogue))
 
 
 def _prepared(
-    config: RunConfig, root: Path, sandbox: Evaluator | None, stack: ExitStack, run_id: str | None = None
+    config: RunConfig,
+    root: Path,
+    sandbox: Evaluator | None,
+    access: Access | None,
+    stack: ExitStack,
+    run_id: str | None = None,
 ) -> tuple[Session, Record, tuple[Message, ...], str]:
     """What a new run needs: session, record, first messages and their prompts' hash. `stack` closes it."""
     entry = find(config.problem, config.suite)
     case = select_case(entry, config.case)
-    sandbox = sandbox or stack.enter_context(_sandbox(config))
+    sandbox = sandbox or _sandbox(config, access, stack)
     work = sandbox.inspect(entry, case, config.dtype)
     topology = sandbox.topology()
     floor = roofline.floor(work, topology.devices[0], config.dtype)
@@ -145,13 +165,14 @@ def _prepared(
     return _session(config, sandbox, record), record, messages, prompts_hash
 
 
-def _resumable(record: Record) -> tuple[RunConfig, list[Event]]:
+def _resumable(record: Record, where: str | None) -> tuple[RunConfig, list[Event]]:
     """Raises UsageError for a run that is still being written, or that ended by itself."""
     if record.is_being_written():
         raise UsageError(f"run {record.run_id} is being written by another process")
     if (ended := record.finished()) and ended.final:
         raise UsageError(f"run {record.run_id} has ended ({ended.reason}): there is nothing to go on with")
-    return record.started().config, list(record.events())
+    config = record.started().config
+    return config if where is None else config.model_copy(update={"sandbox": where}), list(record.events())
 
 
 def _restored(
@@ -160,10 +181,11 @@ def _restored(
     record: Record,
     on_event: Callable[[Event], None],
     sandbox: Evaluator | None,
+    access: Access | None,
     stack: ExitStack,
 ) -> Session:
     """The session as an earlier process left it. `on_event` gets what happened so far."""
-    sandbox = sandbox or stack.enter_context(_sandbox(config))
+    sandbox = sandbox or _sandbox(config, access, stack)
     sandbox.warm_up()
     stack.enter_context(record)
     for event in events:
@@ -189,7 +211,7 @@ def _require(config: RunConfig) -> None:
     require_page(config.backend)
     strategies.make(config.strategy).check(config.budget)
     headers = Path(os.environ.get(machine.KITTENS_VARIABLE) or "/nowhere", "include", "kittens.cuh")
-    if config.backend is Backend.parallelkittens and not headers.is_file():
+    if config.backend is Backend.parallelkittens and not config.sandbox and not headers.is_file():
         raise UsageError(f"backend parallelkittens needs a ThunderKittens checkout: set {machine.KITTENS_VARIABLE}")
 
 
@@ -203,10 +225,13 @@ def _model(config: RunConfig, model: Model | None, on_text: OnText | None, cap: 
     return model
 
 
-def _sandbox(config: RunConfig) -> Sandbox:
-    from harness.evaluate import Sandbox
+def _sandbox(config: RunConfig, access: Access | None, stack: ExitStack) -> Evaluator:
+    from harness.sandboxes import open_sandbox
 
-    return Sandbox(config.platform, config.world_size, isolation=config.isolation)
+    where = (config.sandbox, config.platform, config.world_size)
+    sandbox = open_sandbox(*where, isolation=config.isolation, access=access)
+    stack.callback(sandbox.close)
+    return sandbox
 
 
 def _session(config: RunConfig, sandbox: Evaluator, record: Record) -> Session:

@@ -97,11 +97,12 @@ def plan_text(plan: Plan, forecast: Estimate | None) -> str:
     """What will be run and, with a forecast, what it will use."""
     common = plan.common
     cases = sorted(set(plan.cases.values()))
+    where = f" at {common['sandbox']}" if common.get("sandbox") else ""
     lines = [
         f"sweep {plan.name}: {len(plan.cases)} problems x {len(plan.models)} models x {plan.samples} samples = "
         f"{len(plan.cells())} runs",
         f"problems: {', '.join(map(str, plan.cases))}; case {', '.join(cases)}",
-        f"{common['platform']} x {common['world_size']}, {common['dtype']}, {common['backend']}, check "
+        f"{common['platform']} x {common['world_size']}{where}, {common['dtype']}, {common['backend']}, check "
         f"{common['check']}, protocol {common['protocol']}, strategy {common['strategy']}",
         f"prompts {plan.prompts_hash}, harness {plan.harness}",
     ]

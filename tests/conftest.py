@@ -12,7 +12,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 # Each runs half a minute or more on one worker: started last, one of them would keep the other worker waiting.
-LONGEST = ("test_integrity_cpu.py", "test_end_to_end.py", "test_evaluate_cpu.py")
+LONGEST = (
+    "test_integrity_cpu.py",
+    "test_end_to_end.py",
+    "test_evaluate_cpu.py",
+    "test_remote_cpu.py",
+    "test_remote_run.py",
+)
 
 
 def pytest_collection_modifyitems(items):

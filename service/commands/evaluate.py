@@ -12,6 +12,7 @@ from harness.errors import UsageError
 from harness.types import Backend, Candidate, Limits, Request
 from problems.catalogue import Entry, find, select_case
 from service.options import (
+    AcceptSuites,
     BackendName,
     CaseName,
     CheckName,
@@ -21,10 +22,15 @@ from service.options import (
     Json,
     Platform,
     ProtocolName,
+    SandboxAddress,
+    SandboxCa,
+    SandboxToken,
     Suite,
     Trials,
     WorldSize,
     finite,
+    given,
+    place,
     resolve,
 )
 from service.progress import stages, stderr_console
@@ -34,10 +40,11 @@ REFERENCE = "reference"
 
 
 def evaluate(
+    context: typer.Context,
     files: Annotated[
-        list[str], typer.Argument(help="Candidates; - is stdin, `reference` the problem's own reference.")
-    ],
-    problem: Annotated[str, typer.Option(help="Number or name.")],
+        list[str] | None, typer.Argument(help="Candidates; - is stdin, `reference` the problem's own reference.")
+    ] = None,
+    problem: Annotated[str | None, typer.Option(help="Number or name.")] = None,
     suite: Suite = "",
     case: CaseName = None,
     platform: Platform = None,
@@ -64,6 +71,20 @@ def evaluate(
     ] = None,
     isolation: Isolation = "auto",
     collectives: Collectives = "allow",
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
+    batch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Instead, do what the manifests in this folder ask for and have no results for yet (docs/remote.md).",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="With --batch: go on looking for more, until Ctrl-C.")
+    ] = False,
+    accept_suites: AcceptSuites = False,
     json: Json = False,
 ) -> None:
     """Evaluate candidates, in the order given; each result is printed as soon as it is known.
@@ -71,17 +92,28 @@ def evaluate(
     With --json one Evaluation per line. Exit code 0: all passed; 1: some candidate failed; 2: usage; 3: the harness
     failed, and later files were not tried.
     """
+    if batch is not None:
+        if others := given(context) - {"batch", "follow", "accept_suites", "isolation", "json"}:
+            raise UsageError(f"with --batch the manifest says the rest: leave out {', '.join(sorted(others))}")
+        from service.batch import run_batch
+
+        raise typer.Exit(run_batch(batch, isolation, accept_suites=accept_suites, follow=follow, json=json))
+    if follow or accept_suites:
+        raise UsageError("--follow and --accept-suites go with --batch")
+    if not files or problem is None:
+        raise UsageError("say which candidates and which --problem, or --batch FOLDER")
     entry = find(problem, suite)
     case = select_case(entry, case or entry.default).name
-    setup = resolve(platform, world_size, dtype, backend)
+    where = place(sandbox, sandbox_ca, sandbox_token_file)
+    setup = resolve(platform, world_size, dtype, backend, where)
     limits = Limits() if call_deadline is None else Limits(call_s=call_deadline, first_call_s=call_deadline)
     failed, console = False, stderr_console()
 
-    from harness.evaluate import Sandbox
+    from harness.sandboxes import open_sandbox
 
     candidates = [(file, read_candidate(file, setup.backend, entry)) for file in files]
-    with Sandbox(setup.platform, setup.world_size, limits, isolation) as sandbox:
-        sandbox.build_ahead([candidate for _, candidate in candidates])
+    with open_sandbox(where.address, setup.platform, setup.world_size, limits, isolation, where.access) as box:
+        box.build_ahead([candidate for _, candidate in candidates])
         for number, (file, candidate) in enumerate(candidates, start=1):
             request = Request(
                 candidate=candidate,
@@ -100,16 +132,18 @@ def evaluate(
                 limits=limits,
             )
             with stages(file, console) as on_stage:
-                result = sandbox.evaluate(request, on_stage, last=number == len(candidates))
+                result = box.evaluate(request, on_stage, last=number == len(candidates))
             failed |= not result.passed
             typer.echo(result.model_dump_json() if json else evaluation_block(file, result))
     raise typer.Exit(int(failed))
 
 
-def read_candidate(file: str, backend: Backend, entry: Entry) -> Candidate:
+def read_candidate(file: str, backend: Backend, entry: Entry | None) -> Candidate:
     """The candidate in a file, in stdin (`-`), or the problem's `reference`. UsageError if it cannot be read or is not
     UTF-8; the rest is the harness's to judge."""
     if file == REFERENCE:
+        if entry is None:
+            raise UsageError("say of which problem the reference is meant")
         from harness.evaluate import reference_candidate
 
         return reference_candidate(entry)

@@ -10,7 +10,21 @@ import typer
 from harness.types import Limits, Request
 from problems.catalogue import find, select_case
 from service.commands.evaluate import read_candidate
-from service.options import BackendName, CaseName, DTypeName, Isolation, Json, Platform, Suite, WorldSize, resolve
+from service.options import (
+    BackendName,
+    CaseName,
+    DTypeName,
+    Isolation,
+    Json,
+    Platform,
+    SandboxAddress,
+    SandboxCa,
+    SandboxToken,
+    Suite,
+    WorldSize,
+    place,
+    resolve,
+)
 from service.render import evaluation_block
 from tools.profile_text import profile_text
 
@@ -31,6 +45,9 @@ def profile(
         Path, typer.Option(metavar="FOLDER", help="Where the trace of all ranks goes; Perfetto opens it.")
     ] = Path("traces"),
     isolation: Isolation = "auto",
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
     json: Json = False,
 ) -> None:
     """Profile a candidate: what binds it, bytes over links, overlap, waiting, kernels, hints for the next edit.
@@ -38,12 +55,14 @@ def profile(
     The same text as the tool's (docs/profile.md). Exit code 1: the candidate did not get through a correctness trial.
     """
     entry = find(problem, suite)
-    setup = resolve(platform, world_size, dtype, backend)
+    where = place(sandbox, sandbox_ca, sandbox_token_file)
+    setup = resolve(platform, world_size, dtype, backend, where)
 
-    from harness.evaluate import CandidateFailedError, Sandbox
+    from harness.evaluate import CandidateFailedError
+    from harness.sandboxes import open_sandbox
 
     candidate = read_candidate(file, setup.backend, entry)
-    with Sandbox(setup.platform, setup.world_size, Limits(), isolation) as sandbox:
+    with open_sandbox(where.address, setup.platform, setup.world_size, Limits(), isolation, where.access) as box:
         request = Request(
             candidate=candidate,
             problem=entry.number,
@@ -54,7 +73,7 @@ def profile(
             dtype=setup.dtype,
         )
         try:
-            found, _ = sandbox.profile(request, traces, kernel)
+            found, _ = box.profile(request, traces, kernel)
         except CandidateFailedError as failed:
             result = failed.evaluation
             typer.echo(result.model_dump_json() if json else evaluation_block(file, result))

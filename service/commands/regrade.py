@@ -20,7 +20,19 @@ from runs.record import DEFAULT_ROOT, Record
 from runs.regrade import Regrade, compare, graded_candidate, regrades, save
 from runs.sweep_record import SweepRecord
 from service.commands.runs import find_runs
-from service.options import CaseName, DTypeName, Json, RunsDir, Trials, WorldSize, given
+from service.options import (
+    CaseName,
+    DTypeName,
+    Json,
+    RunsDir,
+    SandboxAddress,
+    SandboxCa,
+    SandboxToken,
+    Trials,
+    WorldSize,
+    access,
+    given,
+)
 from service.progress import stages, stderr_console
 from service.text import one_line
 
@@ -37,6 +49,9 @@ def regrade(
     check: Annotated[Check | None, typer.Option(help="What is right. Default: as the run did.")] = None,
     isolation: Annotated[IsolationLevel | None, typer.Option(help="Default: as the run did.")] = None,
     trials: Trials = 3,
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
     again: Annotated[bool, typer.Option("--again", help="Also those that were regraded so before.")] = False,
     runs_dir: RunsDir = DEFAULT_ROOT,
     json: Json = False,
@@ -47,23 +62,24 @@ def regrade(
     are left. Exit code 0: nothing changed but what was asked for; 1: some verdict or speed-up did; 2: usage; 3: the
     harness failed.
     """
+    from harness.sandboxes import checked, open_sandbox
+
     # What is left out of the command line stays as the run had it.
     changed = {"case": case, "world_size": world_size, "dtype": dtype, "protocol": protocol, "check": check}
     changed |= {"isolation": isolation, "trials": trials if "trials" in given(context) else None}
+    changed |= {"sandbox": checked(sandbox) if "sandbox" in given(context) else None}
     update = {name: value for name, value in changed.items() if value is not None}
-    jobs = []
+    shown, jobs = access(sandbox_ca, sandbox_token_file), []
     for record in _records(targets, runs_dir):
         config = record.started().config.model_copy(update=update)
         select_case(find(config.problem, config.suite), config.case)
         jobs.append((record, config))
 
-    from harness.evaluate import Sandbox
-
     moved, console = False, stderr_console()
     jobs.sort(key=lambda job: _place(job[1]))
     for where, group in groupby(jobs, key=lambda job: _place(job[1])):
-        platform, ranks, level = where
-        with Sandbox(platform, ranks, isolation=level) as sandbox:
+        address, platform, ranks, level = where
+        with open_sandbox(address, platform, ranks, isolation=level, access=shown) as box:
             for record, config in group:
                 run = record.run()
                 candidate = graded_candidate(run)
@@ -75,7 +91,7 @@ def regrade(
                     console.print(f"{run.run_id}: regraded so before (--again does it once more)")
                     continue
                 with stages(run.run_id, console) as on_stage:
-                    after = sandbox.evaluate(request, on_stage)
+                    after = box.evaluate(request, on_stage)
                 changes = compare(run.official, after, (run.config.protocol, config.protocol))
                 result = Regrade(
                     at=time.time(),
@@ -107,9 +123,9 @@ def _records(targets: list[str], runs_dir: Path) -> Iterator[Record]:
             yield from records(path)
 
 
-def _place(config: RunConfig) -> tuple[PlatformName, int, IsolationLevel]:
-    """What a sandbox is for."""
-    return config.platform, config.world_size, config.isolation
+def _place(config: RunConfig) -> tuple[str, PlatformName, int, IsolationLevel]:
+    """Where a sandbox is, and what for."""
+    return config.sandbox, config.platform, config.world_size, config.isolation
 
 
 def _request(record: Record, config: RunConfig, candidate: str) -> Request:

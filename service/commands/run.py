@@ -29,6 +29,9 @@ from service.options import (
     Platform,
     ProtocolName,
     RunsDir,
+    SandboxAddress,
+    SandboxCa,
+    SandboxToken,
     SpeedupTarget,
     Steps,
     StrategyName,
@@ -39,6 +42,7 @@ from service.options import (
     Wall,
     WorldSize,
     given,
+    place,
     resolve,
 )
 from service.progress import RunProgress, stderr_console
@@ -46,6 +50,8 @@ from service.render import run_summary
 
 EXAMPLES = DEFAULT_ROOT.parent / "examples"
 """Recorded runs that ship with Ringsmith: `pNN-<platform>`, replayed where no provider's key is set."""
+
+_WITH_RESUME = {"resume", "runs_dir", "json", "sandbox", "sandbox_ca", "sandbox_token_file"}
 
 
 def run(
@@ -82,12 +88,15 @@ def run(
     trials: Trials = 3,
     isolation: Isolation = "auto",
     collectives: Collectives = "allow",
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
             help="Go on with a run whose process was killed, interrupted or failed: `latest`, its name, or its folder. "
-            "Its own settings hold; give no others.",
+            "Its own settings hold; give no others, but for another --sandbox.",
         ),
     ] = None,
     runs_dir: RunsDir = DEFAULT_ROOT,
@@ -98,24 +107,26 @@ def run(
     Exit code 0: the best candidate, evaluated afresh, met the target (without one: is correct); 1: not; 2: usage;
     3: the harness or the provider failed; 130: interrupted.
     """
+    where = place(sandbox, sandbox_ca, sandbox_token_file)
     console = stderr_console()
     progress = RunProgress(console)
     # A program that reads the result watches nothing.
     on_text = progress.said if console.is_terminal and not json else None
     if resume is not None:
-        if others := given(context) - {"resume", "runs_dir", "json"}:
+        if others := given(context) - _WITH_RESUME:
             raise UsageError(f"--resume goes on with a run's own settings: leave out {', '.join(sorted(others))}")
         record = find_record(resume, runs_dir)
 
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import resume_one
 
-            return resume_one(record, on_event=on_event, on_text=on_text)
+            elsewhere = where.address if "sandbox" in given(context) else None
+            return resume_one(record, on_event=on_event, on_text=on_text, where=elsewhere, access=where.access)
     else:
         if problem is None:
             raise UsageError("say which problem (`ringsmith problems list`), or --resume RUN")
         entry = find(problem, suite)
-        setup = resolve(platform, world_size, dtype, backend)
+        setup = resolve(platform, world_size, dtype, backend, where)
         if preset is not None:
             presets.check(preset, setup.platform, asked_for=platform is not None)
         config = RunConfig(
@@ -136,12 +147,13 @@ def run(
             target=Target(speedup=speedup_target),
             strategy=strategy,
             context_tokens=context_tokens,
+            sandbox=where.address,
         )
 
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import run_one
 
-            return run_one(config, root=runs_dir, on_event=on_event, on_text=on_text)
+            return run_one(config, root=runs_dir, on_event=on_event, on_text=on_text, access=where.access)
 
     try:
         done = start(progress)

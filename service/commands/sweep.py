@@ -29,6 +29,9 @@ from service.options import (
     Platform,
     ProtocolName,
     RunsDir,
+    SandboxAddress,
+    SandboxCa,
+    SandboxToken,
     SpeedupTarget,
     Steps,
     StrategyName,
@@ -38,17 +41,19 @@ from service.options import (
     Usd,
     Wall,
     WorldSize,
+    access,
     finite,
     given,
 )
 
 if TYPE_CHECKING:
+    from harness.sandboxes import Access
     from service.plan import Wanted
     from service.sweep import Engine
     from service.tally import Tally
 
 EngineName = Literal["local", "ray"]
-_NOT_OF_THE_PLAN = {"plan", "engine", "dry_run", "runs_dir", "json"}
+_NOT_OF_THE_PLAN = {"plan", "sandbox_ca", "sandbox_token_file", "engine", "dry_run", "runs_dir", "json"}
 
 
 def sweep(
@@ -104,6 +109,9 @@ def sweep(
     retries: Annotated[
         int, typer.Option(min=0, max=20, help="How often a run that failed for no fault of its model's goes on again.")
     ] = 2,
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
     engine: Annotated[
         EngineName, typer.Option(help="Where candidates are evaluated: on this machine, or on a Ray cluster's nodes.")
     ] = "local",
@@ -129,7 +137,10 @@ def sweep(
     if chosen is None:
         raise UsageError("say --name: a sweep is gone on with by its name")
     record = sweep_record(runs_dir, chosen)
-    resolved = widen(record.plan(), asked, keys) if record.exists() else make_plan(asked, chosen)
+    shown = access(sandbox_ca, sandbox_token_file)
+    resolved = widen(record.plan(), asked, keys) if record.exists() else make_plan(asked, chosen, shown)
+    if engine != "local" and resolved.common.get("sandbox"):
+        raise UsageError(f"--sandbox says where candidates are evaluated: leave out --engine {engine}")
     if asked.preset is not None:
         presets.check(
             asked.preset,
@@ -145,7 +156,7 @@ def sweep(
         resolved = widen(record.plan(), asked, keys) if record.exists() else resolved
         _say_changes(record, resolved)
         record.lock_plan(resolved)
-        reason, tally = _run(record, resolved, asked, engine)
+        reason, tally = _run(record, resolved, asked, engine, shown)
     _report(record, resolved, tally, reason, json)
     raise typer.Exit(_exit_code(reason, tally))
 
@@ -166,7 +177,7 @@ def _dry_run(plan: Plan, runs_dir: Path, json: bool) -> None:
         typer.echo(plan_text(plan, forecast))
 
 
-def _run(record: SweepRecord, plan: Plan, asked: Wanted, engine: EngineName) -> tuple[str, Tally]:
+def _run(record: SweepRecord, plan: Plan, asked: Wanted, engine: EngineName, access: Access) -> tuple[str, Tally]:
     from service.progress import stderr_console
     from service.sweep import Sweep
     from service.sweep_progress import SweepProgress, plan_text
@@ -183,13 +194,13 @@ def _run(record: SweepRecord, plan: Plan, asked: Wanted, engine: EngineName) -> 
     )
     progress = SweepProgress(console, plan)
     try:
-        with _engine(engine, plan) as evaluator:
+        with _engine(engine, plan, access) as evaluator:
             running = Sweep(
                 record,
                 plan,
                 evaluator,
                 progress,
-                engine_name=engine,
+                engine_name=plan.common.get("sandbox") or engine,
                 concurrency=asked.concurrency,
                 retries=asked.retries,
                 caps=caps,
@@ -200,18 +211,18 @@ def _run(record: SweepRecord, plan: Plan, asked: Wanted, engine: EngineName) -> 
 
 
 @contextmanager
-def _engine(name: EngineName, plan: Plan) -> Iterator[Engine]:
+def _engine(name: EngineName, plan: Plan, access: Access) -> Iterator[Engine]:
     common = plan.common
-    where: tuple[Any, ...] = (common["platform"], common["world_size"], common["isolation"])
+    platform, world_size, isolation = common["platform"], common["world_size"], common["isolation"]
     if name == "ray":
         from service.engines.ray_cluster import cluster
 
-        with cluster(*where) as pool:
+        with cluster(platform, world_size, isolation) as pool:
             yield pool
     else:
-        from harness.pool import local
+        from harness.sandboxes import open_pool
 
-        with local(*where) as pool:
+        with open_pool(common.get("sandbox", ""), platform, world_size, isolation, access) as pool:
             yield pool
 
 

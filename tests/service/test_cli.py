@@ -91,7 +91,8 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, evaluation):
 def test_version_and_help_of_every_command(ringsmith) -> None:
     assert ringsmith("--version").out == f"ringsmith {machine.harness_version()}\n"
     for command in ([], ["run"], ["eval"], ["profile"], ["problems"], ["problems", "list"], ["problems", "show"],
-                    ["runs"], ["runs", "list"], ["runs", "show"], ["runs", "request"], ["doctor"], ["mcp"],
+                    ["runs"], ["runs", "list"], ["runs", "show"], ["runs", "request"], ["sandbox"],
+                    ["sandbox", "serve"], ["doctor"], ["mcp"],
                     *[["runs", name] for name in ("hint", "candidate", "pause", "resume", "cancel")]):  # fmt: skip
         shown = ringsmith(*command, "--help")
         assert shown.code == 0 and "Usage: ringsmith" in shown.out and not shown.err
@@ -119,8 +120,17 @@ def test_version_and_help_of_every_command(ringsmith) -> None:
         (["run", "1", "--isolation", "some"], "'strict'"),
         (["eval", "no/such/file.py", "--problem", "1"], "cannot read no/such/file.py: No such file"),
         (["eval", ".", "--problem", "1"], "cannot read .: Is a directory"),
-        (["eval", "--problem", "1"], "Missing argument"),
+        (["eval", "--problem", "1"], "say which candidates"),
         (["eval", "x.py"], "--problem"),
+        (["eval", "x.py", "--batch", "."], "leave out files"),
+        (["eval", "x.py", "--problem", "1", "--follow"], "go with --batch"),
+        (["eval", "--batch", "no/such/folder"], "no folder no/such/folder"),
+        (["eval", "x.py", "--problem", "1", "--sandbox", "node:80"], "http://HOST:PORT"),
+        (["run", "1", "--sandbox", "https://me:word@node"], "tokens go into a file"),
+        (["run", "1", "--sandbox", "batch:/tmp"], "give --platform"),
+        (["run", "1", "--sandbox", "http://node", "--sandbox-ca", "no.pem"], "no file no.pem"),
+        (["sandbox", "serve", "--host", "0.0.0.0"], "needs a token"),
+        (["sandbox", "serve", "--tls-cert", "x.pem"], "go together"),
         (["eval", "x.py", "--problem", "1", "--no-such-flag"], "--no-such-flag"),
         (["problems", "show", "allreduc"], "allreduce"),
         (["runs", "show", "nope"], "no run 'nope'"),
@@ -302,7 +312,7 @@ def test_run_without_model_or_key_replays_the_packaged_recording(
 ) -> None:
     seen, watched = [], []
 
-    def run_one(config, *, root, on_event, on_text):
+    def run_one(config, *, root, on_event, on_text, access):
         seen.append((config, root))
         watched.append(on_text is not None)
         for event in events:

@@ -113,6 +113,19 @@ def test_a_sweep_grows_and_keeps_its_meaning(tmp_path: Path, models: str) -> Non
         asked(strategy="single")
 
 
+def test_a_sweep_may_move_to_another_node(models: str) -> None:
+    plan = plan_for(models, sandbox="http://one:1/")
+    assert plan.config(plan.cells()[0]).sandbox == "http://one:1"
+
+    def asked(**flags):
+        return widen(plan, wanted(None, flags), frozenset(flags))
+
+    assert asked(samples=1) == plan
+    assert [asked(sandbox=where).common["sandbox"] for where in ("https://two:2", "")] == ["https://two:2", ""]
+    with pytest.raises(UsageError, match="--sandbox takes"):
+        asked(sandbox="two")
+
+
 def test_a_preset_is_a_key_of_the_plan_that_others_win_over(tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     file.write_text('problems = "13"\nmodels = "a/b"\nplatform = "cpu"\npreset = "pkb-agentic"\nsteps = 7\n')

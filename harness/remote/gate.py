@@ -1,0 +1,81 @@
+"""Whom a node's server lets in, and with how much. Imports Starlette, no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import re
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from harness.errors import UsageError
+from harness.remote.messages import Refusal
+
+
+def token_hash(text: str) -> bytes:
+    """Of a token, or of a line `sha256:HEX` that is one already. Raises UsageError if it is too short to be secret."""
+    text = text.strip()
+    with contextlib.suppress(ValueError):
+        if text.startswith("sha256:") and len(digest := bytes.fromhex(text.removeprefix("sha256:"))) == 32:
+            return digest
+    if len(text) < 16:
+        raise UsageError("the token needs at least 16 characters: `openssl rand -hex 32` makes one")
+    return hashlib.sha256(text.encode()).digest()
+
+
+class Known:
+    """Only clients with the token. Without one, only those that call this machine by a name of its own: a web page
+    whose host name was made to point here does not."""
+
+    def __init__(self, app: ASGIApp, token_hash: bytes | None) -> None:
+        self._app, self._hash = app, token_hash
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            if self._hash is not None:
+                kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
+                if kind.lower() != b"bearer" or not hmac.compare_digest(hashlib.sha256(shown).digest(), self._hash):
+                    await refusal(401, "usage", "the node refuses the token")(scope, receive, send)
+                    return
+            elif re.sub(rb":\d+$", b"", headers.get(b"host", b"")) not in (b"127.0.0.1", b"localhost", b"[::1]"):
+                await refusal(403, "usage", "without a token a node answers to its loopback names only")(
+                    scope, receive, send
+                )
+                return
+        await self._app(scope, receive, send)
+
+
+class Smaller:
+    """Bodies up to a limit, whether they say how long they are or not."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self._app, self._most = app, most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        said = dict(scope["headers"]).get(b"content-length", b"0")
+        if not said.isdigit() or int(said) > self._most:
+            await refusal(413, "usage", f"requests have at most {self._most} bytes here")(scope, receive, send)
+            return
+        got = 0
+
+        async def counted() -> Message:
+            nonlocal got
+            message = await receive()
+            got += len(message.get("body", b""))
+            if got > self._most:
+                raise HTTPException(413, f"requests have at most {self._most} bytes here")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def refusal(status: int, kind: str, message: str) -> JSONResponse:
+    refusal = Refusal.model_validate({"kind": kind, "message": message})
+    return JSONResponse(refusal.model_dump(), status_code=status)
