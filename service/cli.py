@@ -17,7 +17,7 @@ import typer
 
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
-from service.commands import doctor, enter, evaluate, problems, profile, regrade, report, run, runs, sweep
+from service.commands import debug, doctor, enter, evaluate, problems, profile, regrade, report, run, runs, sweep
 from service.text import indent, one_line
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -37,6 +37,7 @@ app.command("sweep")(sweep.sweep)
 app.command("regrade")(regrade.regrade)
 app.command("eval")(evaluate.evaluate)
 app.command("profile")(profile.profile)
+app.command("debug")(debug.debug)
 app.add_typer(problems.app, name="problems")
 runs.app.command("hint")(enter.hint)
 runs.app.command("candidate")(enter.candidate)

@@ -1,0 +1,102 @@
+"""How texts, attempts and figures look in a terminal."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from rich.console import Group, RenderableType
+from rich.syntax import Syntax
+from rich.text import Text
+
+from service.debugger.journal import Journal, Result, Row
+from service.debugger.session import Debugging
+from service.render import speedup
+from service.text import one_line, plain
+
+
+def code(source: str, dark: bool, marked: Collection[int] = (), language: str = "python") -> Syntax:
+    """With line numbers, those in `marked` pointed at. In the terminal's own sixteen colours."""
+    return Syntax(
+        plain(source.expandtabs(4)),
+        language,
+        theme="ansi_dark" if dark else "ansi_light",
+        line_numbers=language == "python",
+        highlight_lines=set(marked),
+        background_color="default",
+    )
+
+
+def result(shown: Result, writing: str = "") -> Text:
+    """`writing`: a reply that comes in, shown instead."""
+    if writing:
+        return Text(plain(writing), style="italic")
+    text = Text(plain(shown.text))
+    first = len(text.plain.partition("\n")[0])
+    if shown.good is not None:
+        text.stylize("bold green" if shown.good else "bold red", 0, first)
+    return text
+
+
+def cells(row: Row, best: str | None, current: str | None, marked: int | None) -> tuple[Text, ...]:
+    """Of the table of attempts."""
+    signs = (row.candidate == best, "*"), (row.candidate == current, ">"), (row.number == marked, "•")
+    sign = "".join(mark if shown else " " for shown, mark in signs)
+    measured = row.measurement
+    figures = [speedup(measured.eager.speedup)] if measured is not None else []
+    if measured is not None and measured.device is not None:
+        figures.append(f"device {speedup(measured.device.speedup)}")
+    style = "green" if row.verdict == "passed" else "" if row.verdict in ("", "compiled") else "red"
+    return (
+        Text(f"{sign}{row.number:>2}"),
+        Text(row.candidate[:8], style="dim"),
+        Text(row.by),
+        Text(row.verdict or "-", style=style),
+        Text(", ".join(figures)),
+    )
+
+
+COLUMNS = ("    #", "HASH", "BY", "VERDICT", "SPEED-UP")
+
+
+def where(journal: Journal, model: str) -> str:
+    """What is worked on, and where."""
+    if journal.state is None:
+        return ""
+    config = journal.state.config
+    ranks = f"{config.platform} x{config.world_size} {config.dtype} {config.backend}"
+    return f"problem {config.problem}, case {config.case}, {ranks}{f', {one_line(model, 40)}' if model else ''}"
+
+
+def doing(debugging: Debugging) -> str:
+    """What is under way, or how the run stands; what it has cost."""
+    state = debugging.journal.state
+    now = "ready"
+    if debugging.doing is not None:
+        stopping = "stopping " if debugging.doing.stopping else ""
+        now = f"{stopping}{debugging.doing.label} {debugging.doing.seconds:.0f} s"
+    elif debugging.agent.ended is not None:
+        now = f"ended: {one_line(debugging.agent.ended.reason or '', 60)}"
+    elif state is not None and state.paused:
+        now = "paused by a person"
+    if state is None:
+        return now
+    spend = state.spend
+    usd = f", {spend.usd:.2f} USD" if spend.usd else ""
+    return f"{now} | {spend.steps} steps{usd}, {spend.device_s:.0f} device-s"
+
+
+def difference(before: str, after: str, titles: tuple[str, str], dark: bool) -> RenderableType:
+    """What changed from one text to another, under both titles."""
+    head = Text(f"- {titles[0]}\n+ {titles[1]}\n", style="bold")
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "-", "+", lineterm="", n=3))[2:]
+    if not lines:
+        return Group(head, Text("The texts are the same."))
+    return Group(head, code("\n".join(lines), dark, language="diff"))
+
+
+def attempt(row: Row, source: str, dark: bool) -> RenderableType:
+    """All that is known of an attempt: what each tool said last, then its text."""
+    said = [Text(f"{found.title}\n{plain(found.text)}\n") for found in row.results]
+    marked = next((found.lines for found in reversed(row.results) if found.lines), frozenset())
+    return Group(*said, code(source, dark, marked))
