@@ -28,6 +28,10 @@ LOOK_S = 0.2
 """How often it is looked what has happened: in the run, in the file, on the clock."""
 
 
+class Pane(ScrollableContainer):
+    ALLOW_MAXIMIZE = True
+
+
 class Debugger(App[str]):
     """Returns `hangup` if a signal has ended it, else "". The run may go on: whoever called ends it."""
 
@@ -69,9 +73,9 @@ class Debugger(App[str]):
         yield Static(id="where", markup=False)
         yield Static(id="doing", markup=False)
         with Container(id="panes"):
-            with ScrollableContainer(id="candidate", classes="pane"):
+            with Pane(id="candidate", classes="pane"):
                 yield Static(id="code", classes="wide", markup=False)
-            with ScrollableContainer(id="result", classes="pane"):
+            with Pane(id="result", classes="pane"):
                 yield Static(id="said", markup=False)
             yield DataTable[Text](id="attempts", classes="pane", cursor_type="row", zebra_stripes=False)
         yield Static(id="keys", markup=False)

@@ -12,8 +12,8 @@ _KEYS = (
 HELP = """\
 The candidate is a file. Edit it here (e), or in an IDE:
   {file}
-What it holds is recorded as an attempt before the next call. Calls, replies,
-hints, costs: everything is in the run's record.
+What it holds is recorded as an attempt before the next call. Calls,
+replies, hints, costs: everything is in the run's record.
 
   e  edit in $VISUAL or $EDITOR       c  compile (no device)
   r  run_benchmark: check, time       R  check, no timing

@@ -6,12 +6,13 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent import models
 from agent.external import External
 from agent.models.base import Model
 from agent.models.replay import Replay
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.evaluate import reference_candidate
 from problems.catalogue import find
 from runs.events import Event, RunConfig
@@ -21,6 +22,9 @@ from service.debugger.candidate_file import CandidateFile
 from service.debugger.journal import Journal
 from service.debugger.session import Debugging
 from service.progress import LiveLine, stderr_console
+
+if TYPE_CHECKING:
+    from textual.app import App
 
 Opened = Callable[[Callable[[Event], None]], AbstractContextManager[External]]
 """`service.run.open_external` or `reopen_external` with all but `on_event`."""
@@ -57,7 +61,7 @@ def lead(
             _begin(candidate, journal, record, source or reference_candidate(find(config.problem, config.suite)).source)
             debugging = Debugging(agent, journal, record, candidate, _skipped(asked, journal))
             try:
-                hung_up = _shown(Debugger(debugging, dark=dark).run)
+                hung_up = _shown(Debugger(debugging, dark=dark))
             finally:
                 debugging.leave()
             assert agent.ended is not None
@@ -81,11 +85,15 @@ def _skipped(model: Model | None, journal: Journal) -> Model | None:
     return model
 
 
-def _shown(run: Callable[[], str | None]) -> bool:
-    """Whether a signal has ended it. Signals end the process's other work as before."""
+def _shown(app: App[str]) -> bool:
+    """Whether a signal has ended it. Signals end the process's other work as before. Raises HarnessError for a bug of
+    the screen, which has said where."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
     try:
-        return run() == "hangup"
+        answer = app.run()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    if app.return_code:
+        raise HarnessError("the debugger's screen failed (a bug); --resume goes on with the run")
+    return answer == "hangup"
