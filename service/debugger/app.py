@@ -17,6 +17,7 @@ from textual.widgets import DataTable, Static
 
 from harness.errors import RingsmithError
 from service.debugger import views
+from service.debugger.code import highlighted
 from service.debugger.editor import edit
 from service.debugger.help import HELP, keys
 from service.debugger.journal import Row
@@ -35,6 +36,7 @@ class Pane(ScrollableContainer):
 class Debugger(App[str]):
     """Returns `hangup` if a signal has ended it, else "". The run may go on: whoever called ends it."""
 
+    TITLE = "ringsmith debug"
     CSS_PATH = "debugger.tcss"
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012
@@ -160,7 +162,7 @@ class Debugger(App[str]):
         pane = self.query_one("#candidate")
         state = "edited" if current != journal.current else f"attempt {journal.rows[-1].number}"
         pane.border_title = f"{one_line(self.debugging.file.path.name, 40)}: {self.debugging.file.fault or state}"
-        self.query_one("#code", Static).update(views.code(text, self.dark, marked))
+        self.query_one("#code", Static).update(highlighted(text, self.dark, marked))
         if marked and self._shown_version != journal.version:
             pane.scroll_to(y=max(0, min(marked) - 4), animate=False)
 

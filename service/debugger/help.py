@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.text import Text
+
 _KEYS = (
     ("?", "help"), ("e", "edit"), ("c", "compile"), ("r", "run"), ("i", "inspect"), ("p", "profile"), ("a", "ask"),
     ("b", "branch"), ("d", "diff"), ("q", "quit"), ("h", "hint"), ("s", "save"), ("v", "view"), ("R", "check"),
@@ -33,11 +35,11 @@ Attempts (tab: next pane; arrows choose one):
 """
 
 
-def keys(width: int) -> str:
+def keys(width: int) -> Text:
     """One line of at most `width` characters."""
-    line = ""
+    line = Text()
     for key, what in _KEYS:
-        if len(more := f"{line} {key} {what}".strip()) > width:
+        if len(line) + len(f" {key} {what}") > width + (not line):
             break
-        line = more
+        line.append(" " if line else "").append(key, style="bold").append(f" {what}", style="dim")
     return line

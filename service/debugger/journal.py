@@ -25,8 +25,6 @@ class Result:
 
     title: str
     text: str
-    good: bool | None = None
-    """Whether a candidate passed; None if that was not asked."""
     candidate: str | None = None
     """Hash of the candidate that was current."""
     lines: frozenset[int] = frozenset()
@@ -117,16 +115,13 @@ class Journal:
         if self._by_model:
             before = self.result
             text = f"{before.text}\n\n-> {found.title}\n{found.text}"
-            good = before.good if found.good is None else found.good
             arrow = "," if " -> " in before.title else " ->"
             title = f"{before.title}{arrow} {found.title.replace(',', '')}"
-            found = Result(title, text, good, found.candidate, found.lines or before.lines)
+            found = Result(title, text, found.candidate, found.lines or before.lines)
         self.result = found
 
     def _result(self, event: ToolReturned) -> Result:
         evaluation, name = event.evaluation, event.call.name
-        failed = event.data.get("build") is not None
-        good = evaluation.passed if evaluation is not None else False if failed or not event.ok else None
         lines: set[int] = set()
         if name not in ("read", "profile", "submit") and not (evaluation is not None and evaluation.passed):
             lines = {int(number) for pattern in _LINES for number in pattern.findall(event.text)}
@@ -135,7 +130,7 @@ class Journal:
             row = self.row(int(match[1]))
             of = row.candidate if row is not None else of
         title = f"{name}, {duration(event.seconds) if event.seconds >= 10 else f'{event.seconds:.1f} s'}"
-        return Result(title, event.text, good, of, frozenset(lines))
+        return Result(title, event.text, of, frozenset(lines))
 
     def _written(self, candidate: str, by: str) -> None:
         if self.rows and self.rows[-1].candidate == candidate:
@@ -149,4 +144,4 @@ class Journal:
     def _finished(self, event: RunFinished) -> None:
         if event.official is not None:
             text = evaluation_block(f"official evaluation of {event.official.candidate}", event.official)
-            self.result = Result("official evaluation", text, event.official.passed, event.official.candidate)
+            self.result = Result("official evaluation", text, event.official.candidate)

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+import re
 
 from rich.console import Group, RenderableType
-from rich.syntax import Syntax
 from rich.text import Text
 
+from harness.types import Verdict
+from service.debugger.code import changes, highlighted
 from service.debugger.journal import Journal, Result, Row
 from service.debugger.session import Debugging
 from service.render import speedup
 from service.text import one_line, plain
 
-
-def code(source: str, dark: bool, marked: Collection[int] = (), language: str = "python") -> Syntax:
-    """With line numbers, those in `marked` pointed at. In the terminal's own sixteen colours."""
-    return Syntax(
-        plain(source.expandtabs(4)),
-        language,
-        theme="ansi_dark" if dark else "ansi_light",
-        line_numbers=language == "python",
-        highlight_lines=set(marked),
-        background_color="default",
-    )
+_NO_LIMIT = "\n\nBudget left: no limit."
+"""What a model is told after each call, and a person need not be."""
+_PASSED = re.compile(r"\bPASSED\b")
+_FAILED = re.compile(rf"\b({'|'.join(v.upper() for v in Verdict if v is not Verdict.passed)})\b")
+_CALL = re.compile(r"^-> .*$", re.M)
 
 
 def result(shown: Result, writing: str = "") -> Text:
     """`writing`: a reply that comes in, shown instead."""
     if writing:
         return Text(plain(writing), style="italic")
-    text = Text(plain(shown.text))
-    first = len(text.plain.partition("\n")[0])
-    if shown.good is not None:
-        text.stylize("bold green" if shown.good else "bold red", 0, first)
+    text = Text(plain(shown.text.replace(_NO_LIMIT, "")))
+    for pattern, style in ((_CALL, "bold"), (_PASSED, "bold green"), (_FAILED, "bold red")):
+        text.highlight_regex(pattern, style)
     return text
 
 
@@ -49,14 +43,14 @@ def cells(row: Row, best: str | None, current: str | None, marked: int | None) -
     style = "green" if row.verdict == "passed" else "" if row.verdict in ("", "compiled") else "red"
     return (
         Text(f"{sign}{row.number:>2}"),
-        Text(row.candidate[:8], style="dim"),
-        Text(row.by),
         Text(row.verdict or "-", style=style),
         Text(", ".join(figures)),
+        Text(row.by),
+        Text(row.candidate[:8], style="dim"),
     )
 
 
-COLUMNS = ("    #", "HASH", "BY", "VERDICT", "SPEED-UP")
+COLUMNS = ("    #", "VERDICT", "SPEED-UP", "BY", "HASH")
 
 
 def where(journal: Journal, model: str) -> str:
@@ -92,11 +86,11 @@ def difference(before: str, after: str, titles: tuple[str, str], dark: bool) -> 
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "-", "+", lineterm="", n=3))[2:]
     if not lines:
         return Group(head, Text("The texts are the same."))
-    return Group(head, code("\n".join(lines), dark, language="diff"))
+    return Group(head, changes("\n".join(lines), dark))
 
 
 def attempt(row: Row, source: str, dark: bool) -> RenderableType:
     """All that is known of an attempt: what each tool said last, then its text."""
-    said = [Text(f"{found.title}\n{plain(found.text)}\n") for found in row.results]
+    said = [Text(f"{found.title}\n{plain(found.text.replace(_NO_LIMIT, ''))}\n") for found in row.results]
     marked = next((found.lines for found in reversed(row.results) if found.lines), frozenset())
-    return Group(*said, code(source, dark, marked))
+    return Group(*said, highlighted(source, dark, marked))

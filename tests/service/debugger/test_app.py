@@ -9,6 +9,7 @@ from textual.widgets import DataTable, Static
 
 from service.debugger import help as keys
 from service.debugger.app import Debugger
+from service.debugger.code import highlighted
 from service.debugger.screens import Leaving, Line, Reader
 from tests.agent.test_loop import say
 from tests.service.debugger.conftest import BETTER, BROKEN, GOOD, WRONG
@@ -51,7 +52,7 @@ def test_every_size_and_theme_shows_what_is_worked_on(begin, size, dark):
         await settled(app, pilot)
         assert "problem 1, case pkb" in shown(app, "#where") and shown(app, "#doing").startswith("ready")
         assert shown(app, "#said").startswith("compiled")
-        assert table(app) == [[" >  1", app.debugging.journal.current[:8], "you", "compiled", ""]]
+        assert table(app) == [[" >  1", "compiled", "", "you", app.debugging.journal.current[:8]]]
         assert app.query_one("#candidate").border_title == "candidate.py: attempt 1"
         assert app.dark == dark
         await pilot.press("t")
@@ -64,11 +65,10 @@ def test_a_compile_error_is_pointed_at(begin):
     async def act(app, pilot):
         await pilot.press("c")
         await settled(app, pilot)
-        code = app.query_one("#code", Static).visual._renderable
-        assert code.highlight_lines == {1} and "y = 3" in code.code
+        assert shown(app, "#code") == "❱1 x =\n 2 y = 3\n 3 "
         app.debugging.file.write(GOOD)
         app.look()
-        assert app.query_one("#code", Static).visual._renderable.highlight_lines == set()
+        assert shown(app, "#code") == " 1 x = 1\n 2 "
         assert app.query_one("#candidate").border_title == "candidate.py: edited"
 
     play(begin(text=BROKEN), act)
@@ -91,7 +91,7 @@ def test_attempts_are_looked_at_compared_and_branched_from(begin):
         assert isinstance(app.screen, Reader)
         said = "\n".join(str(part) for part in app.screen.query_one(Static).visual._renderable.renderables[:1])
         assert "- attempt 1" in said and "+ attempt 2" in said and "passed, eager 1.6" in said
-        assert app.screen.query_one(Static).visual._renderable.renderables[1].code.endswith("-x = 1\n+x = 2")
+        assert app.screen.query_one(Static).visual._renderable.renderables[1].plain.endswith("-x = 1\n+x = 2")
         await pilot.press("escape", "enter")
         assert isinstance(app.screen, Reader)
         await pilot.press("q", "b")
@@ -201,5 +201,23 @@ def test_a_refused_submission_leaves_the_person_there(begin):
 def test_the_line_of_keys_fits_any_width():
     for width in range(10, 200):
         assert len(keys.keys(width)) <= width
-    assert "q quit" in keys.keys(80)
+    assert "q quit" in keys.keys(80).plain
     assert all(len(line) <= 76 for line in keys.HELP.splitlines())
+
+
+def test_cuda_inside_python_has_its_own_colours_and_no_character_is_lost():
+    source = (
+        'S = r"""\n#include "ringsmith.h"\n__global__ void f(int n) { return; }\n"""\n\tT = \'\'\'words\'\'\'\n\x1b[2J'
+    )
+    text = highlighted(source, dark=True, marked={2})
+    assert [line[3:] for line in text.plain.split("\n")] == source.replace("\t", "    ").replace(
+        "\x1b", "\ufffd"
+    ).split("\n")
+    assert text.plain.split("\n")[1].startswith("❱2 ")
+
+    def styles(word):
+        at = text.plain.index(word)
+        return {str(span.style) for span in text.spans if span.start <= at < span.end}
+
+    assert styles("return") != styles("words") and styles("return") != styles("T =")
+    assert styles("T =") == styles("S ="), "after the string it is Python again"

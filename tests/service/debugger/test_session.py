@@ -48,7 +48,7 @@ def test_lines_that_a_compiler_names_are_those_of_its_candidate(begin):
     debugging.call("compile")
     done(debugging)
     result = debugging.journal.result
-    assert (result.lines, result.candidate, result.good) == ({1}, candidate(BROKEN).hash, False)
+    assert (result.lines, result.candidate) == ({1}, candidate(BROKEN).hash)
     assert debugging.journal.rows[0].verdict == "compile_error"
 
 
