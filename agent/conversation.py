@@ -5,7 +5,6 @@ Live and after a restart it is the same: every event is added once, in order.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from itertools import takewhile
 
@@ -23,14 +22,11 @@ from runs.events import (
     ToolReturned,
     UserMessage,
 )
-from runs.messages import Message, ToolCall, Turn, Usage
+from runs.messages import Message, ToolCall, Turn, Usage, told_call
 
 CUT = "cut"
 """`Turn.stop` of a reply that was given up, because the budget ended or a person broke it off; its usage is an estimate
 where the provider had not told it yet."""
-CALLED = "Whoever leads this run has called {name}. It returned:\n\n{text}"
-"""A model that is asked in between (`agent.external`) has to tell others' calls from its own: providers want what was
-sent with a call to come back with it."""
 
 
 class Conversation:
@@ -176,8 +172,7 @@ class Conversation:
         if self.called is None:
             message = Message(role="tool", text=event.text, call_id=event.call.id, tool=event.call.name)
         else:
-            text = CALLED.format(name=event.call.name, text=event.text) + _arguments(event.call)
-            message = Message(role="user", text=text)
+            message = told_call(event.call, event.text)
         self.messages.append(message)
         self.returned.append(event)
         self.news = []
@@ -196,18 +191,3 @@ class Conversation:
         if event.told:
             self.messages.append(Message(role="user", text=event.told))
             self.news.append(event.told)
-
-
-def _arguments(call: ToolCall) -> str:
-    """What a call was made with, line breaks as such; empty without arguments."""
-    try:
-        given = json.loads(call.arguments or "{}")
-    except ValueError:
-        given = call.arguments
-    if not isinstance(given, dict):
-        return f"\n\nIts arguments: {call.arguments}"
-    return "".join(f"\n\nIts argument {name}:\n\n{_block(value)}" for name, value in given.items())
-
-
-def _block(value: object) -> str:
-    return f"```\n{value}\n```" if isinstance(value, str) and "\n" in value else str(value)

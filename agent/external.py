@@ -76,6 +76,8 @@ class External:
         )
         self._lock = threading.Lock()
         self._leaving = threading.Event()
+        self._dropped = False
+        """Left without grading."""
         self._ended: Run | None = None
         self._note = ""
 
@@ -174,6 +176,7 @@ class External:
     def leave(self) -> Run:
         """End the run without grading (reason `interrupted`: it can be resumed), if it has not ended by itself. What is
         under way is broken off."""
+        self._dropped = True
         self._leaving.set()
         self._stop.set()
         with self._lock:
@@ -245,7 +248,7 @@ class External:
             what()
         except BaseException as by:
             self._end(by)
-            if not isinstance(by, Stopped | BudgetEndedError):
+            if not isinstance(by, Stopped | BudgetEndedError) and not self._dropped:
                 raise
 
     def _end(self, by: BaseException) -> None:
@@ -262,7 +265,7 @@ class External:
 
     def _wait(self, seconds: float) -> None:
         if self._leaving.wait(seconds):
-            raise Stopped("model_stopped")
+            raise KeyboardInterrupt if self._dropped else Stopped("model_stopped")
 
 
 def check(config: RunConfig) -> None:

@@ -51,6 +51,8 @@ def lead(
         raise UsageError("the debugger needs textual: pip install 'ringsmith[debug]'") from None
     journal = Journal()
     asked = models.make(model, journal.wrote, problem=config.problem, sample=config.sample) if model else None
+    if file is not None and file.exists():
+        _readable(CandidateFile(file))
     line = LiveLine(stderr_console())
     line.show("bringing up the ranks")
     try:
@@ -74,6 +76,10 @@ def _begin(candidate: CandidateFile, journal: Journal, record: Record, source: s
     """A file that exists is what the person works on: it is left as it is."""
     if not candidate.exists():
         candidate.write(record.candidate(journal.current).source if journal.current else source)
+    _readable(candidate)
+
+
+def _readable(candidate: CandidateFile) -> None:
     candidate.read()
     if candidate.fault:
         raise UsageError(candidate.fault)

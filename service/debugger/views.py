@@ -65,14 +65,13 @@ def where(journal: Journal, model: str) -> str:
 def doing(debugging: Debugging) -> str:
     """What is under way, or how the run stands; what it has cost."""
     state = debugging.journal.state
-    now = "ready"
+    now = "paused by a person" if state is not None and state.paused else "ready"
     if debugging.doing is not None:
         stopping = "stopping " if debugging.doing.stopping else ""
-        now = f"{stopping}{debugging.doing.label} {debugging.doing.seconds:.0f} s"
+        paused = " (paused by a person)" if state is not None and state.paused else ""
+        now = f"{stopping}{debugging.doing.label} {debugging.doing.seconds:.0f} s{paused}"
     elif debugging.agent.ended is not None:
         now = f"ended: {one_line(debugging.agent.ended.reason or '', 60)}"
-    elif state is not None and state.paused:
-        now = "paused by a person"
     if state is None:
         return now
     spend = state.spend

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -10,7 +11,11 @@ from agent.conversation import CUT, Conversation
 from agent.models.base import ModelError, ReplyCutError
 from agent.running import BROKEN_OFF, NOT_MADE
 from harness.errors import BudgetEndedError
-from runs.events import Budget, ModelReplied, RunFinished, ToolReturned
+from runs import control
+from runs.control import Request
+from runs.events import Budget, ModelReplied, PersonActed, RunFinished, ToolReturned
+from runs.exports.chat import chat_lines
+from runs.exports.talks import talks
 from runs.fold import fold
 from runs.messages import Usage
 from runs.record import Record
@@ -167,6 +172,36 @@ def test_leaving_for_later_grades_nothing_and_can_be_resumed(record):
     with resume(record) as again:
         assert again.call("bench", {}).ok
     assert again.ended.official and sum(isinstance(e, RunFinished) for e in record.events()) == 2
+
+
+def test_leaving_a_paused_run_grades_nothing_either(record):
+    session, held = FakeSession(dict(ANSWERS)), threading.Event()
+    agent = start(record, lambda event: held.set() if isinstance(event, PersonActed) else None, session=session)
+    agent.call("write", {"source": "b"})
+    agent.call("bench", {})
+    control.send(record.path, Request(action="pause"))
+    thread, answers = in_thread(lambda: agent.call("bench", {}))
+    assert held.wait(30)
+    assert (agent.leave().reason, session.graded) == ("interrupted", [])
+    thread.join()
+    assert answers[0].ended and not answers[0].ok
+
+
+def test_an_export_tells_apart_whose_calls_they_were(record):
+    with start(record) as agent:
+        agent.call("write", {"source": "b"})
+        agent.ask(model(say(BENCH, text="Let me see."), say()))
+        agent.call("bench", {})
+        control.send(record.path, Request(action="hint", text="push"))
+        agent.ask(model(say(text="Done.")))
+    (talk,) = talks(record.events())
+    told = [message for message in Conversation(record.events()).messages]
+    assert [(said.message.role, said.message.text) for said in talk.entries] == [(m.role, m.text) for m in told]
+    roles = "system user user user assistant tool user user user assistant"
+    assert " ".join(said.message.role for said in talk.entries) == roles
+    assert [[call["tool"] for call in step["calls"]] for step in talk.steps] == [["bench"], []]
+    (line,) = chat_lines(record, Toolbox().schemas(), "all")
+    assert [message["role"] for message in json.loads(line)["messages"]] == roles.split()
 
 
 def test_a_limit_reached_inside_a_call_ends_the_run_and_is_told(record):

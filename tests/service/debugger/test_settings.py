@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from harness.errors import UsageError
@@ -12,8 +15,10 @@ from runs.record import Record
 from service import cli
 from service.debugger import settings
 from service.debugger.editor import edit
+from service.debugger.lead import lead
 from service.debugger.origin import origin
 from tests.runs.factories import candidate, config, evaluation, measurement
+from tests.service.test_end_to_end import ROOT
 
 CPU = {"problem": "1", "platform": "cpu"}
 
@@ -106,6 +111,24 @@ def test_what_an_editor_does_wrong_is_one_line(tmp_path, monkeypatch):
     monkeypatch.delenv("EDITOR")
     monkeypatch.setenv("PATH", "")
     assert "set $VISUAL" in edit(tmp_path / "x.py")
+
+
+def test_without_its_library_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "service.debugger.app", raising=False)
+    monkeypatch.setitem(sys.modules, "textual.app", None)
+    with pytest.raises(UsageError, match=r"pip install 'ringsmith\[debug\]'"):
+        lead(None, config(), root=None, model=None, file=None, source=None, dark=True)
+
+
+def test_a_file_that_is_no_text_is_refused_before_any_process_starts(tmp_path):
+    (tmp_path / "x.py").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        lead(None, config(), root=None, model=None, file=tmp_path / "x.py", source=None, dark=True)
+
+
+def test_the_command_line_loads_no_screen():
+    code = "import sys, service.cli, service.commands.debug; sys.exit('textual' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_without_a_terminal_it_is_refused(capsys):
