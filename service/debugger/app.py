@@ -126,7 +126,7 @@ class Debugger(App[str]):
         doing.update(views.doing(debugging))
 
     def _came_to_its_end(self, said: str) -> None:
-        if said and said.split("\n\n")[0] not in self.debugging.journal.result.text:
+        if said and said.split("\n\n", maxsplit=1)[0] not in self.debugging.journal.result.text:
             self.notify(one_line(said, 400), severity="warning", timeout=8, markup=False)
         if self.debugging.agent.ended is not None and self._leaving:
             self.exit("")
