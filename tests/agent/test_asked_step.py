@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 
@@ -19,6 +20,7 @@ from runs.exports.talks import talks
 from runs.fold import fold
 from runs.messages import Usage
 from runs.record import Record
+from tests.agent.test_bounds import begun, keys, make, whole  # noqa: F401  a fixture
 from tests.agent.test_external import ANSWERS, resume, start
 from tests.agent.test_loop import BENCH, SUBMIT, FakeSession, Scripted, Toolbox, say, speed, write, wrong
 from tests.runs.factories import candidate
@@ -156,6 +158,28 @@ def test_of_a_step_that_is_broken_off_no_further_call_is_made(record):
     assert [BROKEN_OFF in e.text for e in returned] == [False, True, False, False]
     assert [NOT_MADE in e.text for e in returned] == [False, False, True, True]
     assert session.current == candidate("b")
+
+
+@pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "google"])
+def test_a_providers_stream_is_broken_off_and_it_can_be_asked_again(record, server, provider, keys):  # noqa: F811
+    server.answers = [begun(provider), whole(provider)]
+    asked = make(provider, server)
+    with start(record) as agent:
+        agent.call("write", {"source": "b"})
+        thread, answers = in_thread(lambda: agent.ask(asked))
+        deadline = time.monotonic() + 60
+        while not server.requests:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        agent.stop()
+        thread.join()
+        assert "broken off" in answers[0].text and not answers[0].ended
+        agent.call("bench", {})
+        assert agent.ask(asked).ok
+    cut, said = [e.turn for e in record.events() if isinstance(e, ModelReplied)]
+    assert (cut.stop, said.text) == (CUT, "hi") and cut.usage.input_tokens
+    assert "has called bench" in json.dumps(server.requests[1])
 
 
 def test_leaving_for_later_grades_nothing_and_can_be_resumed(record):
