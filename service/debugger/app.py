@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,25 +13,22 @@ from rich.console import RenderableType
 from rich.text import Text
 from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
-from textual.containers import Container, ScrollableContainer
+from textual.containers import Container
+from textual.css.query import NoMatches
 from textual.widgets import DataTable, Static
 
 from harness.errors import RingsmithError
 from service.debugger import views
 from service.debugger.code import highlighted
 from service.debugger.editor import edit
-from service.debugger.help import HELP, keys
+from service.debugger.help import HELP, KEYS, keys
 from service.debugger.journal import Row
-from service.debugger.screens import Leaving, Line, Reader
+from service.debugger.screens import Leaving, Line, Pane, Reader
 from service.debugger.session import Debugging
 from service.text import one_line
 
 LOOK_S = 0.2
 """How often it is looked what has happened: in the run, in the file, on the clock."""
-
-
-class Pane(ScrollableContainer):
-    ALLOW_MAXIMIZE = True
 
 
 class Debugger(App[str]):
@@ -41,23 +39,8 @@ class Debugger(App[str]):
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e", "edit"),
-        Binding("c", "tool('compile')"),
-        Binding("r", "tool('run_benchmark')"),
-        Binding("R", "check"),
-        Binding("i", "tool('inspect_failure')"),
-        Binding("p", "tool('profile')"),
-        Binding("a", "ask"),
-        Binding("h", "hint"),
-        Binding("b", "branch"),
-        Binding("d", "diff"),
-        Binding("v", "view"),
-        Binding("space", "mark"),
-        Binding("s", "save"),
-        Binding("z", "zoom"),
-        Binding("t", "theme"),
-        Binding("q,ctrl+q", "leave"),
-        Binding("question_mark", "help"),
+        *(Binding("question_mark" if key == "?" else key, action) for key, _, action in KEYS),
+        Binding("ctrl+q", "leave"),
         Binding("escape", "stop"),
         Binding("ctrl+c", "stop(True)", priority=True),
     ]
@@ -68,6 +51,7 @@ class Debugger(App[str]):
         self.theme = "textual-dark" if dark else "textual-light"
         self._shown_version = -1
         self._shown_text: str | None = None
+        self._shown_result = ""
         self._marked: int | None = None
         self._leaving = False
 
@@ -103,14 +87,12 @@ class Debugger(App[str]):
     def dark(self) -> bool:
         return self.current_theme.dark
 
-    @property
-    def chosen(self) -> Row | None:
-        """The attempt under the table's cursor."""
-        at, rows = self.table.cursor_row, self.debugging.journal.rows
-        return rows[at] if 0 <= at < len(rows) else None
-
     def look(self) -> None:
         """Show what is new."""
+        with suppress(NoMatches):  # the screen is being taken down
+            self._look()
+
+    def _look(self) -> None:
         debugging, journal = self.debugging, self.debugging.journal
         said = debugging.poll()
         text, version = debugging.file.read(), journal.version
@@ -133,13 +115,12 @@ class Debugger(App[str]):
 
     def _show_run(self) -> None:
         debugging, journal = self.debugging, self.debugging.journal
-        model = debugging.model.name if debugging.model is not None else ""
-        self.query_one("#where", Static).update(views.where(journal, model))
+        self.query_one("#where", Static).update(views.where(debugging))
         pane = self.query_one("#result")
         shown = journal.result
-        if (title := one_line(shown.title)) != pane.border_title:
-            pane.scroll_home(animate=False)
-        pane.border_title = title
+        if not shown.text.startswith(self._shown_result):
+            pane.scroll_home(animate=False)  # it is another one, and not the same with more
+        pane.border_title, self._shown_result = one_line(shown.title), shown.text
         self.query_one("#said", Static).update(views.result(shown, journal.writing))
         if journal.writing:
             pane.scroll_end(animate=False)
@@ -172,18 +153,28 @@ class Debugger(App[str]):
     def action_check(self) -> None:
         self._try(lambda: self.debugging.call("run_benchmark", timing=False))
 
+    def action_with(self, name: str, argument: str, question: str) -> None:
+        def answered(text: str | None) -> None:
+            if text is not None and text.strip():
+                self._try(lambda: self.debugging.call(name, **{argument: text.strip()}))
+
+        self.push_screen(Line(question), answered)
+
+    def action_task(self) -> None:
+        self.push_screen(Reader("the task", views.task(self.debugging.agent.messages)))
+
     def action_ask(self) -> None:
         self._try(self.debugging.ask)
 
     def action_hint(self) -> None:
+        def answered(text: str | None) -> None:
+            if text is not None and text.strip():
+                self._try(lambda: self.debugging.ask(text))
+
         if self.debugging.model is None:
             self._try(self.debugging.ask)  # says that there is no model
-            return
-        self.push_screen(Line("What to tell the model before its step"), self._hinted)
-
-    def _hinted(self, text: str | None) -> None:
-        if text is not None and text.strip():
-            self._try(lambda: self.debugging.ask(text))
+        else:
+            self.push_screen(Line("What to tell the model before its step"), answered)
 
     def action_branch(self) -> None:
         if (row := self._row()) is not None:
@@ -191,7 +182,9 @@ class Debugger(App[str]):
 
     def action_view(self) -> None:
         if (row := self._row()) is not None:
-            self._read(f"attempt {row.number}", lambda: views.attempt(row, self._source(row), self.dark))
+            self._read(
+                f"attempt {row.number}", lambda: views.attempt(row, self.debugging.source(row.candidate), self.dark)
+            )
 
     def on_data_table_row_selected(self) -> None:
         self.action_view()
@@ -208,9 +201,11 @@ class Debugger(App[str]):
         other = self.debugging.journal.row(self._marked) if self._marked not in (None, row.number) else None
 
         def shown() -> RenderableType:
-            source = self._source(row)
+            source = self.debugging.source(row.candidate)
             if other is not None:
-                return views.difference(self._source(other), source, (other.said(), row.said()), self.dark)
+                return views.difference(
+                    self.debugging.source(other.candidate), source, (other.said(), row.said()), self.dark
+                )
             return views.difference(source, self.debugging.file.read(), (row.said(), "the file now"), self.dark)
 
         self._read("diff", shown)
@@ -286,12 +281,12 @@ class Debugger(App[str]):
             self._leaving = self._try(self.debugging.submit)
 
     def _row(self) -> Row | None:
-        if self.chosen is None:
-            self.notify("no attempt yet: c, r or p records the candidate as one", markup=False)
-        return self.chosen
-
-    def _source(self, row: Row) -> str:
-        return self.debugging.source(row.candidate)
+        """The attempt under the table's cursor."""
+        at, rows = self.table.cursor_row, self.debugging.journal.rows
+        if 0 <= at < len(rows):
+            return rows[at]
+        self.notify("no attempt yet: c, r or p records the candidate as one", markup=False)
+        return None
 
     def _read(self, title: str, shown: Callable[[], RenderableType]) -> None:
         def read() -> None:

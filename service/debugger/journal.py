@@ -56,7 +56,9 @@ class Journal:
         """Grows with whatever is new."""
         self.run_id = ""
         self.state: Folding | None = None
-        self.result = Result("nothing yet", "")
+        self.result = Result(
+            "nothing yet", "e edits the candidate, r checks and times it, w shows the task, ? all keys."
+        )
         self.rows: list[Row] = []
         self.current: str | None = None
         """Hash of the candidate that tools act on."""

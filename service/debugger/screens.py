@@ -12,6 +12,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 
+class Pane(ScrollableContainer):
+    """A text that can be scrolled, and have the screen for itself."""
+
+    ALLOW_MAXIMIZE = True
+
+
 class Reader(ModalScreen[None]):
     """A text over the whole screen."""
 
@@ -22,7 +28,7 @@ class Reader(ModalScreen[None]):
         self._title, self._shown = title, shown
 
     def compose(self) -> ComposeResult:
-        with ScrollableContainer(classes="pane", id="reader") as pane:
+        with Pane(classes="pane", id="reader") as pane:
             pane.border_title, pane.border_subtitle = self._title, "escape closes"
             yield Static(self._shown, classes="wide", markup=False)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from harness.types import Verdict
+from runs.messages import Message
 from service.debugger.code import changes, highlighted
-from service.debugger.journal import Journal, Result, Row
+from service.debugger.journal import Result, Row
 from service.debugger.session import Debugging
 from service.render import speedup
 from service.text import one_line, plain
@@ -50,14 +52,20 @@ def cells(row: Row, best: str | None, current: str | None, marked: int | None) -
     )
 
 
+def task(messages: Sequence[Message]) -> Text:
+    """As a model is told it."""
+    return Text("\n\n".join(plain(message.text) for message in messages))
+
+
 COLUMNS = ("    #", "VERDICT", "SPEED-UP", "BY", "HASH")
 
 
-def where(journal: Journal, model: str) -> str:
+def where(debugging: Debugging) -> str:
     """What is worked on, and where."""
-    if journal.state is None:
+    if debugging.journal.state is None:
         return ""
-    config = journal.state.config
+    config = debugging.journal.state.config
+    model = debugging.model.name if debugging.model is not None else ""
     ranks = f"{config.platform} x{config.world_size} {config.dtype} {config.backend}"
     return f"problem {config.problem}, case {config.case}, {ranks}{f', {one_line(model, 40)}' if model else ''}"
 

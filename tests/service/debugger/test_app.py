@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from textual.widgets import DataTable, Static
 
+from runs.events import AgentCalled
 from service.debugger import help as keys
 from service.debugger.app import Debugger
 from service.debugger.code import highlighted
@@ -113,6 +114,22 @@ def test_a_hint_is_asked_for_and_a_step_follows(begin):
     debugging = begin(say(("compile", "{}"), text="Yes."))
     play(debugging, act)
     assert "push" in debugging.model.seen[0][-2].text
+
+
+def test_an_argument_is_asked_for_and_the_task_can_be_read(begin):
+    async def act(app, pilot):
+        await pilot.press("w")
+        assert str(app.screen.query_one(Static).render()) == "be good\n\ndo it"
+        await pilot.press("escape", "C", *"odd", "enter")
+        await settled(app, pilot)
+        assert "no argument 'case'" in shown(app, "#said"), "the tools here have none"
+        await pilot.press("P", "enter")
+        await settled(app, pilot)
+
+    debugging = begin()
+    play(debugging, act)
+    calls = [event.call for event in debugging.record.events() if isinstance(event, AgentCalled)]
+    assert [(call.name, call.arguments) for call in calls[1:]] == [("run_benchmark", '{"case": "odd"}')]
 
 
 def test_a_file_is_saved_and_replaced_only_when_that_is_wanted(begin, tmp_path, monkeypatch):

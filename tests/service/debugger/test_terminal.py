@@ -51,7 +51,7 @@ def test_a_session_from_the_reference_to_the_official_evaluation(start, tmp_path
         terminal.press("\r")
         terminal.wait("def solution(*args)", "candidate.py: edited")
         terminal.press("c")
-        terminal.wait("COMPILE_ERROR", "❱ 1 def solution", "compile_error", "candidate.py: attempt 1")
+        terminal.wait("COMPILE_ERROR", "❱1 def solution", "compile_error", "candidate.py: attempt 1")
         terminal.press("h")
         terminal.wait("What to tell the model")
         terminal.press("start plain\r")
