@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from agent.conversation import CUT
 from agent.judge import question
 from agent.models.base import ContextOverflowError, Model, ReplyCutError
 from agent.models.bounds import tokens_of
@@ -15,9 +16,6 @@ from agent.strategies.base import Say
 from runs.events import ContextReset, ResultsShortened
 from runs.messages import Message, Turn, Usage
 
-CUT = "cut"
-"""`Turn.stop` of a reply that was given up because the budget ended; its usage is an estimate where the provider had
-not told it yet."""
 LEAST_LEFT_OUT = 6
 """Messages that make a summary worth while: it may be long itself."""
 

@@ -15,6 +15,8 @@ from runs.spend import add_call, add_turn, add_use, at_wall, since
 DIMENSIONS = ("steps", "tokens", "usd", "wall_s", "device_s")
 TOOL_DIMENSIONS = ("wall_s", "device_s")
 """What a tool call uses. A reply that used up steps, tokens or USD is paid for, so its calls are still worth making."""
+STOPPED = "stopped"
+"""What has ended a request or a call that a person broke off, where a limit's name would stand."""
 REQUEST_DIMENSIONS = ("wall_s",)
 """What cuts a request that is under way: the rest has been looked at before it."""
 
@@ -23,10 +25,17 @@ class Meter:
     """Starts the clock when it is made. `clock` gives seconds."""
 
     def __init__(
-        self, budget: Budget, clock: Callable[[], float], spent: Spend | None = None, cap: Cap | None = None
+        self,
+        budget: Budget,
+        clock: Callable[[], float],
+        spent: Spend | None = None,
+        cap: Cap | None = None,
+        stopped: Callable[[], bool] | None = None,
     ) -> None:
-        """`spent`: what a run that is resumed has used before. `cap`: what it shares with other runs (see `join`)."""
+        """`spent`: what a run that is resumed has used before. `cap`: what it shares with other runs (see `join`).
+        `stopped`: whether the request or call that is under way is to be broken off, by a limit called STOPPED."""
         self._budget = budget
+        self._stopped = stopped
         self._clock = clock
         self._before = before = spent or Spend()
         self._now: tuple[Spend, Allowance | None] = before, None
@@ -114,7 +123,11 @@ class Meter:
     def _begin(self, dimensions: tuple[str, ...]) -> Allowance:
         limits = (self._budget, self._cap.limits)
         limited = any(getattr(limit, name) is not None for limit in limits for name in dimensions)
-        use = Allowance((lambda: self.over(dimensions)) if limited else None)
+        over = (lambda: self.over(dimensions)) if limited else None
+        if (stopped := self._stopped) is not None:
+            use = Allowance(lambda: STOPPED if stopped() else over and over())
+        else:
+            use = Allowance(over)
         self._now = self._now[0], use
         return use
 

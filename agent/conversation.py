@@ -22,7 +22,11 @@ from runs.events import (
     ToolReturned,
     UserMessage,
 )
-from runs.messages import Message, ToolCall, Turn, Usage
+from runs.messages import Message, ToolCall, Turn, Usage, told_call
+
+CUT = "cut"
+"""`Turn.stop` of a reply that was given up, because the budget ended or a person broke it off; its usage is an estimate
+where the provider had not told it yet."""
 
 
 class Conversation:
@@ -57,6 +61,8 @@ class Conversation:
         self._lane: tuple[Message, ...] = ()
         """The same and what the lane began with: a summary takes the place of what follows."""
         self._nudged = False
+        self.called: ToolCall | None = None
+        """The last call, if it was not the model's."""
         self._kept = 0
         self._results: list[tuple[int, int]] = []
         """Where in `messages` the whole results are, and the steps of their calls."""
@@ -74,7 +80,9 @@ class Conversation:
             case ModelReplied():
                 self._replied(event.turn, event.step)
             case AgentCalled():
-                self._replied(Turn(tool_calls=(event.call,)), event.step)
+                # The size of the last request goes on to count.
+                usage = self.turn.usage if self.turn is not None else Usage()
+                self._replied(Turn(tool_calls=(event.call,), usage=usage), event.step, event.call)
             case ToolReturned():
                 self._returned(event)
             case UserMessage():
@@ -148,10 +156,12 @@ class Conversation:
         self._kept, self.judgement = len(self.messages), None
         self._results, self._base = [], 0
 
-    def _replied(self, turn: Turn, step: int) -> None:
-        self.messages.append(Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque))
+    def _replied(self, turn: Turn, step: int, called: ToolCall | None = None) -> None:
+        if called is None and (turn.stop != CUT or turn.text):
+            said = Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls, opaque=turn.opaque)
+            self.messages.append(said)
         self.replies, self.step, self.turn = self.replies + 1, step, turn
-        self.returned, self._nudged = [], False
+        self.returned, self._nudged, self.called = [], False, called
         if self._base is None:
             self._base = turn.usage.input_tokens
         if turn.tool_calls:
@@ -159,7 +169,11 @@ class Conversation:
 
     def _returned(self, event: ToolReturned) -> None:
         self._results.append((len(self.messages), event.step))
-        self.messages.append(Message(role="tool", text=event.text, call_id=event.call.id, tool=event.call.name))
+        if self.called is None:
+            message = Message(role="tool", text=event.text, call_id=event.call.id, tool=event.call.name)
+        else:
+            message = told_call(event.call, event.text)
+        self.messages.append(message)
         self.returned.append(event)
         self.news = []
         self.current = event.candidate or self.current

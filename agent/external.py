@@ -1,5 +1,5 @@
-"""A run led by an agent from outside (a coding agent that calls our tools through MCP): the same tools, budget, record,
-persons and official evaluation as in the loop; its thinking and what that costs are its own."""
+"""A run led from outside, by a coding agent that calls our tools (MCP) or by a person (the debugger): the same tools,
+budget, record, persons and official evaluation as in the loop; its thinking and what that costs are its own."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+from agent.asked_step import make_step, without_submit
+from agent.budget import STOPPED
 from agent.conversation import Conversation
+from agent.models.base import Model, ModelError
 from agent.running import Running, Session, Stopped, Toolbox
 from agent.state import figures, written
-from harness.errors import UsageError
-from runs.events import AgentCalled, Event, RunConfig, RunResumed, RunStarted
+from harness.errors import BudgetEndedError, UsageError
+from runs.events import AgentCalled, Event, RunConfig, RunResumed, RunStarted, ToolReturned
 from runs.fold import Folding, Run, folding
 from runs.messages import Message, ToolCall
 from runs.record import Record
@@ -27,6 +31,7 @@ SO_FAR = "# This run so far\n\nEverything below was measured. Go on from here."
 
 MAX_NOTE = 20_000
 """Characters of it."""
+GIVEN_UP = "The request was broken off; what was written of the reply is paid for, and nothing of it was acted on."
 
 
 @dataclass(frozen=True)
@@ -56,18 +61,25 @@ class External:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Use `start` or `resume`."""
+        self._on_event = on_event
+        self._returned: list[ToolReturned] = []
+        """Of the step that is under way."""
+        self._stop = threading.Event()
         self._run = Running(
             session=session,
             record=record,
-            on_event=on_event,
+            on_event=self._happened,
             toolbox=toolbox,
             state=state,
             talk=talk,
             clock=clock,
             wait=self._wait,
+            stopped=self._stop.is_set,
         )
         self._lock = threading.Lock()
         self._leaving = threading.Event()
+        self._dropped = False
+        """Left without grading."""
         self._ended: Run | None = None
         self._note = ""
 
@@ -140,13 +152,48 @@ class External:
         with self._lock:
             if self._ended is not None:
                 return Answer(_over(self._ended, self._run.record), ok=False, ended=True)
-            before = len(self._run.talk.messages)
-            self._guarded(lambda: self._step(name, raw))
-            told = [m.text for m in self._run.talk.messages[before:] if m.role == "tool"]
-            ok = bool(told) and self._run.talk.returned[-1].ok
+            self._stop.clear()
+            return self._answer(lambda: self._step(name, raw))
+
+    def ask(self, model: Model) -> Answer:
+        """Ask a model for one step: it is told what has happened so far, its reply is recorded and paid for, its calls
+        are made. `submit` is not offered: the end is the leader's. A provider's failure, and a reply that is broken off
+        (`stop`), are answers that are not ok. Waits as `call`."""
+        with self._lock:
+            if self._ended is not None:
+                return Answer(_over(self._ended, self._run.record), ok=False, ended=True)
+            self._stop.clear()
+            failure: list[str] = []
+
+            def asked() -> None:
+                try:
+                    make_step(model, self._run)
+                except ModelError as error:
+                    failure.append(str(error))
+                except BudgetEndedError as error:
+                    if error.limit != STOPPED:
+                        raise
+                    failure.append(GIVEN_UP)
+
+            answer = self._answer(asked)
+            return replace(answer, text="\n\n".join([*failure, answer.text]).strip(), ok=False) if failure else answer
+
+    def stop(self) -> None:
+        """Break off the call or request that is under way; the run goes on. From another thread; nothing happens where
+        nothing is under way, or only the official evaluation is."""
+        self._stop.set()
+
+    def leave(self) -> Run:
+        """End the run without grading (reason `interrupted`: it can be resumed), if it has not ended by itself. What is
+        under way is broken off."""
+        self._dropped = True
+        self._leaving.set()
+        self._stop.set()
+        with self._lock:
             if self._ended is None:
-                return Answer(told[0], ok, ended=False)
-            return Answer("\n\n".join([*told, _over(self._ended, self._run.record)]), ok, ended=True)
+                self._end(KeyboardInterrupt())
+            assert self._ended is not None
+            return self._ended
 
     def close(self) -> Run:
         """End the run, if it has not ended by itself: the agent has left. A call that is being made is waited for."""
@@ -183,8 +230,25 @@ class External:
         note, self._note = self._note, ""
         run.act(step, call, *filter(None, [*run.talk.news, note]))
 
+    def _answer(self, what: Callable[[], None]) -> Answer:
+        """Do it, and say what the tools said."""
+        self._returned = []
+        self._guarded(what)
+        ok = all(event.ok for event in self._returned)
+        texts = [event.text for event in self._returned]
+        if self._ended is None:
+            return Answer("\n\n".join(texts), ok, ended=False)
+        return Answer("\n\n".join([*texts, _over(self._ended, self._run.record)]), ok and bool(texts), ended=True)
+
+    def _happened(self, event: Event) -> None:
+        if isinstance(event, ToolReturned):
+            self._returned.append(event)
+        self._on_event(event)
+
     def _go_on(self) -> None:
-        self._guarded(lambda: self._run.end_step(*self._run.talk.news))
+        by_model = self._run.talk.called is None and bool(self._run.talk.pending)
+        with without_submit(self._run) if by_model else nullcontext():
+            self._guarded(lambda: self._run.end_step(*self._run.talk.news))
         for event in self._run.talk.returned[-1:]:
             self._note = f"{RESTARTED.format(name=event.call.name, step=event.step)}\n{event.text[:MAX_NOTE]}"
 
@@ -194,7 +258,7 @@ class External:
             what()
         except BaseException as by:
             self._end(by)
-            if not isinstance(by, Stopped):
+            if not isinstance(by, Stopped | BudgetEndedError) and not self._dropped:
                 raise
 
     def _end(self, by: BaseException) -> None:
@@ -211,7 +275,7 @@ class External:
 
     def _wait(self, seconds: float) -> None:
         if self._leaving.wait(seconds):
-            raise Stopped("model_stopped")
+            raise KeyboardInterrupt if self._dropped else Stopped("model_stopped")
 
 
 def check(config: RunConfig) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from agent.budget import TOOL_DIMENSIONS, Meter
+from agent.budget import STOPPED, TOOL_DIMENSIONS, Meter
 from agent.cap import Cap
 from agent.conversation import Conversation
 from agent.models import redaction
@@ -32,7 +32,8 @@ HARNESS_FAILED = (
 BUDGET_ENDED = (
     "The run's budget ended during this call ({limit}), so it was broken off. That says nothing about the candidate."
 )
-
+BROKEN_OFF = "The person who leads this run has broken this call off. That says nothing about the candidate."
+NOT_MADE = "The person who leads this run has broken this step off: the call was not made."
 
 SUBMIT = "submit"
 """The tool whose success ends a run."""
@@ -93,11 +94,13 @@ class Running:
         clock: Callable[[], float] = time.time,
         wait: Callable[[float], object] = time.sleep,
         cap: Cap | None = None,
+        stopped: Callable[[], bool] | None = None,
     ) -> None:
         """`state` and `talk` are those of the events in the record; `allowed` are the tools that may be called (None:
         all); `grades_untested`: a candidate that was never evaluated is graded if there is no better; `share` gives the
         limits that the model is told of; `request` is the last one in the record; `wait`: called with seconds while a
-        person has the run paused; may raise Stopped; `cap` is shared with other runs."""
+        person has the run paused; may raise Stopped; `cap` is shared with other runs; `stopped`: whether what is under
+        way is to be broken off, which does not end the run."""
         self.session = session
         self.record = record
         self.on_event = on_event
@@ -111,7 +114,8 @@ class Running:
         self.clock = clock
         self.wait = wait
         self.inbox = Inbox(self)
-        self.meter = Meter(state.config.budget, clock, state.spend, cap)
+        self.stopped = stopped or (lambda: False)
+        self.meter = Meter(state.config.budget, clock, state.spend, cap, stopped)
         self._harness_failures = 0
 
     @property
@@ -214,13 +218,16 @@ class Running:
         use = self.session.allowance = self.meter.call()
         failure: HarnessError | BudgetEndedError | None = None
         try:
-            if self.allowed is not None and call.name not in self.allowed:
+            if self.stopped():
+                result = ToolResult(ok=False, text=NOT_MADE)
+            elif self.allowed is not None and call.name not in self.allowed:
                 result = ToolResult(ok=False, text=f"{call.name} is not available in this run.")
             else:
                 result = self.toolbox.call(self.session, call.name, call.arguments)
         except BudgetEndedError as error:
-            text = BUDGET_ENDED.format(limit=error.limit)
-            failure, result = error, ToolResult(ok=False, text=text, device_s=use.device_s)
+            stopped = error.limit == STOPPED
+            failure, text = (None, BROKEN_OFF) if stopped else (error, BUDGET_ENDED.format(limit=error.limit))
+            result = ToolResult(ok=False, text=text, device_s=use.device_s)
         except HarnessError as error:
             failure, result = error, ToolResult(ok=False, text=f"{HARNESS_FAILED}\n{error}", device_s=use.device_s)
         waited_s = use.waited_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from pydantic import Field
@@ -59,3 +60,27 @@ class Message(Frozen):
     call_id: str = ""
     """Of a tool message: the call that it answers."""
     tool: str = ""
+
+
+def told_call(call: ToolCall, result: str) -> Message:
+    """Somebody else's call, as a model is told it that is asked in between. Not as a call of its own: providers want
+    what came with a call to be sent back with it."""
+    return Message(
+        role="user",
+        text=f"Whoever leads this run has called {call.name}. It returned:\n\n{result}{_arguments(call)}",
+    )
+
+
+def _arguments(call: ToolCall) -> str:
+    """What a call was made with, line breaks as such; empty without arguments."""
+    try:
+        given = json.loads(call.arguments or "{}")
+    except ValueError:
+        given = call.arguments
+    if not isinstance(given, dict):
+        return f"\n\nIts arguments: {call.arguments}"
+    return "".join(f"\n\nIts argument {name}:\n\n{_block(value)}" for name, value in given.items())
+
+
+def _block(value: object) -> str:
+    return f"```\n{value}\n```" if isinstance(value, str) and "\n" in value else str(value)

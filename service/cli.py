@@ -18,6 +18,7 @@ import typer
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
 from service.commands import (
+    debug,
     doctor,
     enter,
     evaluate,
@@ -51,6 +52,7 @@ app.command("regrade")(regrade.regrade)
 app.command("mcp")(mcp.mcp)
 app.command("eval")(evaluate.evaluate)
 app.command("profile")(profile.profile)
+app.command("debug")(debug.debug)
 app.add_typer(problems.app, name="problems")
 runs.app.command("hint")(enter.hint)
 runs.app.command("candidate")(enter.candidate)

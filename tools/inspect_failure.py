@@ -11,7 +11,9 @@ def inspect_failure(session: Session) -> ToolResult:
     for attempt in reversed(session.attempts):
         before = session.before(attempt, attempt.findings)
         if text := _failure(attempt, before):
-            return ToolResult(text=f"attempt {attempt.number}: {text}", candidate=attempt.candidate)
+            # An earlier one does not become the current one again, neither in the record nor when a run is resumed.
+            current = attempt.candidate if attempt is session.current else None
+            return ToolResult(text=f"attempt {attempt.number}: {text}", candidate=current)
     raise ToolError("No attempt has failed so far.")
 
 

@@ -55,7 +55,7 @@ def _answered(entries: list[Said]) -> Iterator[Message]:
     for i, said in enumerate(entries):
         if said.message.role == "assistant":
             reply = i
-        elif isinstance(said.event, ToolReturned):
+        elif isinstance(said.event, ToolReturned) and said.message.role == "tool":
             made.setdefault(reply, []).append(said.event.call)
     for i, said in enumerate(entries):
         calls = made.get(i)

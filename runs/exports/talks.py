@@ -8,9 +8,19 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.types import to_json
-from runs.events import ContextReset, Event, LaneStarted, ModelReplied, RunStarted, ToolReturned, UserMessage
+from runs.events import (
+    AgentCalled,
+    ContextReset,
+    Event,
+    LaneStarted,
+    ModelReplied,
+    PersonActed,
+    RunStarted,
+    ToolReturned,
+    UserMessage,
+)
 from runs.fold import Folding
-from runs.messages import Message
+from runs.messages import Message, told_call
 
 
 @dataclass(frozen=True)
@@ -43,16 +53,23 @@ def talks(events: Iterable[Event]) -> list[Talk]:
     state = Folding(started)
     beginning = run_began = [Said(message) for message in started.messages]
     found = [Talk(list(beginning))]
+    by_model = True
     for event in rest:
         state.add(event)
         talk = found[-1]
         if isinstance(event, ModelReplied) and event.purpose:
             talk.judged.append(event)
         elif isinstance(event, ModelReplied):
-            turn = event.turn
+            by_model, turn = True, event.turn
             message = Message(role="assistant", text=turn.text, tool_calls=turn.tool_calls)
             talk.entries.append(Said(message, event))
             talk.steps.append(_step(event, len(talk.entries) - 1, state))
+        elif isinstance(event, AgentCalled):
+            by_model = False
+        elif isinstance(event, ToolReturned) and not by_model:
+            talk.entries.append(Said(told_call(event.call, event.text), event))
+        elif isinstance(event, PersonActed) and event.told:
+            talk.entries.append(Said(Message(role="user", text=event.told)))
         elif isinstance(event, ToolReturned):
             message = Message(role="tool", text=event.text, call_id=event.call.id, tool=event.call.name)
             talk.entries.append(Said(message, event))

@@ -115,6 +115,16 @@ def test_a_run_tells_what_was_inferred_and_what_an_earlier_run_had(call, sandbox
     assert "the same error as in attempt 1" in shown and f"rank 1: {WILD}" in shown and "candidate.py" not in shown
 
 
+def test_an_earlier_attempt_that_is_inspected_is_not_the_current_one(call, sandbox):
+    call("write_candidate", source=HALF.candidate)
+    sandbox.answers = [failing_build(HALF)]
+    call("compile")
+    assert call("inspect_failure").candidate.source == HALF.candidate
+    call("write_candidate", source=HALF.candidate + "#\n")
+    inspected = call("inspect_failure")
+    assert inspected.text.startswith("attempt 1:") and inspected.candidate is None
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
 @pytest.mark.parametrize("before", [None, 3])
 def test_everything_is_at_most_a_screen(ranks, before):
