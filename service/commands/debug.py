@@ -24,14 +24,20 @@ from service.options import (
     Platform,
     ProtocolName,
     RunsDir,
+    SandboxAddress,
+    SandboxCa,
+    SandboxToken,
     Suite,
     Trials,
     WorldSize,
     given,
+    place,
 )
 from service.render import run_summary
 
-_WITH_RESUME = {"resume", "model", "file", "light", "runs_dir", "json"}
+_WITH_RESUME = {
+    "resume", "model", "file", "light", "runs_dir", "json", "sandbox", "sandbox_ca", "sandbox_token_file"
+}  # fmt: skip
 
 
 def debug(
@@ -63,6 +69,9 @@ def debug(
     trials: Trials = 3,
     isolation: Isolation = "auto",
     collectives: Collectives = "allow",
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
     resume: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="Go on with an earlier session: `latest`, its name, or its folder."),
@@ -84,6 +93,7 @@ def debug(
     from service.debugger.origin import origin
     from service.run import open_external, reopen_external
 
+    where = place(sandbox, sandbox_ca, sandbox_token_file)
     source: str | None = None
     if resume is not None:
         if others := given(context) - _WITH_RESUME:
@@ -92,7 +102,10 @@ def debug(
         config = record.started().config
         model = model or settings.model_of(config)
         folder = record.path.parent
-        opened: Opened = lambda on_event: reopen_external(record, on_event=on_event)  # noqa: E731
+        elsewhere = where.address if "sandbox" in given(context) else None
+        opened: Opened = lambda on_event: reopen_external(  # noqa: E731
+            record, on_event=on_event, where=elsewhere, access=where.access
+        )
     else:
         start = origin(from_, lambda name: find_record(name, runs_dir)) if from_ is not None else None
         if start is not None and file is not None and file.exists():
@@ -103,10 +116,12 @@ def debug(
             "isolation": isolation, "collectives": collectives,
         }  # fmt: skip
         flags = {name: values[name] for name in given(context) & set(values)}
-        config = settings.new(flags, start.config if start is not None else None, model)
+        config = settings.new(flags, start.config if start is not None else None, model, where)
         source = start.source if start is not None else None
         folder = runs_dir
-        opened = lambda on_event: open_external(config, root=runs_dir, on_event=on_event)  # noqa: E731
+        opened = lambda on_event: open_external(  # noqa: E731
+            config, root=runs_dir, on_event=on_event, access=where.access
+        )
     run, hung_up = lead(opened, config, root=folder, model=model, file=file, source=source, dark=not light)
     path = folder / run.run_id
     if json:

@@ -29,12 +29,16 @@ from service.options import (
     Platform,
     ProtocolName,
     RunsDir,
+    SandboxAddress,
+    SandboxCa,
+    SandboxToken,
     SpeedupTarget,
     Suite,
     Trials,
     Wall,
     WorldSize,
     given,
+    place,
     resolve,
 )
 from service.progress import RunProgress, stderr_console
@@ -44,9 +48,14 @@ from service.text import one_line
 if TYPE_CHECKING:
     from agent.external import External
     from service.mcp.http import Address, Rules
+    from service.mcp.seat import Opener
 
+OnEvent = Callable[[Event], None]
 TOKEN = "RINGSMITH_MCP_TOKEN"
-_OF_SERVER = {"resume", "runs_dir", "http", "host", "port", "allow_host", "max_runs", "idle"}
+_OF_SERVER = {
+    "resume", "runs_dir", "http", "host", "port", "allow_host", "max_runs", "idle", "sandbox", "sandbox_ca",
+    "sandbox_token_file",
+}  # fmt: skip
 
 
 def mcp(
@@ -67,6 +76,9 @@ def mcp(
     trials: Trials = 3,
     isolation: Isolation = "auto",
     collectives: Collectives = "allow",
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
     agent: Annotated[
         str, typer.Option(metavar="NAME", help="Who leads the runs, in their records. Default: what its client says.")
     ] = "",
@@ -101,6 +113,8 @@ def mcp(
     """
     if find_spec("mcp") is None:
         raise UsageError("this needs the MCP SDK: pip install 'ringsmith[mcp]'")
+    where = place(sandbox, sandbox_ca, sandbox_token_file)
+    elsewhere = where.address if "sandbox" in given(context) else None
     record = find_record(resume, runs_dir) if resume is not None else None
     if record is not None:
         if others := given(context) - _OF_SERVER:
@@ -110,7 +124,7 @@ def mcp(
         if problem is None:
             raise UsageError("say which problem: --problem ID (`ringsmith problems list`), or --resume RUN")
         entry = find(problem, suite)
-        setup = resolve(platform, world_size, dtype, backend)
+        setup = resolve(platform, world_size, dtype, backend, where)
         config = RunConfig(
             problem=entry.number,
             suite=entry.suite,
@@ -127,18 +141,33 @@ def mcp(
             collectives=collectives,
             budget=Budget(steps=steps, wall_s=wall, device_s=device_seconds),
             target=Target(speedup=speedup_target),
+            sandbox=where.address,
         )
+
+    def opener(on_event: OnEvent) -> Opener:
+        """Of a new run for the agent of a name, or of the one in the record."""
+
+        def opened(name: str) -> AbstractContextManager[External]:
+            from service.run import open_external, reopen_external
+
+            if record is not None:
+                return reopen_external(record, on_event=on_event, where=elsewhere, access=where.access)
+            named = config.model_copy(update={"model": f"external:{name}"})
+            return open_external(named, root=runs_dir, on_event=on_event, access=where.access)
+
+        return opened
+
     if http:
         from service.mcp.http import Address, Rules
 
         address = Address(host, port, tuple(allow_host or ()), os.environ.get(TOKEN, ""))
-        _over_http(config, record, runs_dir, address, Rules(max_runs, idle), agent)
+        _over_http(config, opener, address, Rules(max_runs, idle), agent)
     if others := given(context) & {"host", "port", "allow_host", "max_runs", "idle"}:
         raise UsageError(f"{', '.join(sorted(others))}: only with --http")
-    _over_stdio(config, record, runs_dir, agent)
+    _over_stdio(config, opener, record.path.parent if record is not None else runs_dir, agent)
 
 
-def _over_stdio(config: RunConfig, record: Record | None, runs_dir: Path, agent: str) -> None:
+def _over_stdio(config: RunConfig, opener: Callable[[OnEvent], Opener], runs_dir: Path, agent: str) -> None:
     from service.mcp.apart import split
 
     # At a terminal a person types, who may wait for what Ctrl-C does.
@@ -155,13 +184,12 @@ def _over_stdio(config: RunConfig, record: Record | None, runs_dir: Path, agent:
         with _without_reader():
             progress(event)
 
-    seat = Seat(lambda name: _opened(config, record, runs_dir, name, watch))
+    seat = Seat(opener(watch))
     run = serve(make(config, lambda request: seat, agent), seat)
     progress.close()
     if run is not None:
-        path = record.path if record is not None else runs_dir / run.run_id
         with _without_reader():
-            print(run_summary(run, path), file=sys.stderr, flush=True)
+            print(run_summary(run, runs_dir / run.run_id), file=sys.stderr, flush=True)
         raise typer.Exit(exit_code(run))
     if seat.failure is not None:
         raise seat.failure
@@ -174,34 +202,15 @@ def _without_reader() -> AbstractContextManager[None]:
 
 
 def _over_http(
-    config: RunConfig, record: Record | None, runs_dir: Path, address: Address, rules: Rules, agent: str
+    config: RunConfig, opener: Callable[[OnEvent], Opener], address: Address, rules: Rules, agent: str
 ) -> None:
     from service.mcp.http import serve
 
     def said(url: str) -> None:
         print(f"serving problem {config.problem} at {url}; Ctrl-C interrupts the runs", file=sys.stderr, flush=True)
 
-    serve(
-        config,
-        lambda name: _opened(config, record, runs_dir, name, _say),
-        address,
-        rules,
-        agent=agent,
-        said=said,
-    )
+    serve(config, opener(_say), address, rules, agent=agent, said=said)
     raise typer.Exit(130)
-
-
-def _opened(
-    config: RunConfig, record: Record | None, runs_dir: Path, agent: str, on_event: Callable[[Event], None]
-) -> AbstractContextManager[External]:
-    """A new run of the agent of this name, or the one in `record`."""
-    from service.run import open_external, reopen_external
-
-    if record is not None:
-        return reopen_external(record, on_event=on_event)
-    named = config.model_copy(update={"model": f"external:{agent}"})
-    return open_external(named, root=runs_dir, on_event=on_event)
 
 
 def _led(record: Record) -> RunConfig:

@@ -8,7 +8,7 @@ from typing import Any
 from harness.errors import UsageError
 from problems.catalogue import find, select_case
 from runs.events import Budget, RunConfig
-from service.options import resolve
+from service.options import HERE, Place, resolve
 
 NAME = "external:debugger"
 """`RunConfig.model` of a session; `+MODEL` follows if a model may be asked."""
@@ -16,8 +16,9 @@ _WHERE = ("platform", "world_size", "dtype", "backend")
 _HOW = ("protocol", "check", "trials", "isolation", "collectives")
 
 
-def new(flags: Mapping[str, Any], base: RunConfig | None, model: str | None) -> RunConfig:
-    """`flags` are those that were given, by their names in `RunConfig`. Raises UsageError or ProblemError."""
+def new(flags: Mapping[str, Any], base: RunConfig | None, model: str | None, where: Place = HERE) -> RunConfig:
+    """`flags` are those that were given, by their names in `RunConfig`; candidates are evaluated `where` it says.
+    Raises UsageError or ProblemError."""
     inherited = base.model_dump() if base is not None else {}
     if "problem" not in flags and base is None:
         raise UsageError("say which problem (`ringsmith problems list`), --from RUN@ATTEMPT, or --resume RUN")
@@ -29,7 +30,7 @@ def new(flags: Mapping[str, Any], base: RunConfig | None, model: str | None) -> 
         inherited = {name: value for name, value in inherited.items() if name not in _WHERE}
     chosen = {**inherited, **flags}
     platform, world_size, dtype, backend = (chosen.get(name) for name in _WHERE)
-    setup = resolve(platform, world_size, dtype, backend)
+    setup = resolve(platform, world_size, dtype, backend, where)
     return RunConfig(
         problem=entry.number,
         suite=entry.suite,
@@ -40,6 +41,7 @@ def new(flags: Mapping[str, Any], base: RunConfig | None, model: str | None) -> 
         backend=setup.backend,
         model=f"{NAME}+{model}" if model else NAME,
         budget=Budget(steps=None),
+        sandbox=where.address,
         **{name: chosen[name] for name in _HOW if name in chosen},
     )
 
