@@ -27,9 +27,10 @@ from runs.events import (
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from runs.requests import request_of
+from runs.wording import charged, speedups, when
 from service.options import Json, RunsDir
 from service.progress import asked
-from service.render import attempts_table, charged, run_summary, speedups, when
+from service.render import attempts_table, run_summary
 from service.text import columns, indent, one_line
 
 app = typer.Typer(
