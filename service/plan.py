@@ -9,20 +9,19 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from agent import models, strategies
+from agent import models
 from agent.models.base import require_price
-from agent.prompt import folder_hash, require_page
+from agent.prompt import folder_hash
 from harness import machine
 from harness.errors import UsageError
-from harness.types import Backend, Check, CollectivesRule, DType, Frozen, IsolationLevel, PlatformName, Protocol
-from problems.catalogue import Entry, entries, find, select_case
-from runs.events import Budget, RunConfig, Target
+from problems.catalogue import Entry, entries, find
+from runs.events import Budget, RunConfig
 from runs.sweep import Plan
 from service import presets
-from service.options import resolve
+from service.asked import Settings
 
 
-class Wanted(Frozen):
+class Wanted(Settings):
     """The keys of a plan file; a flag of the same name wins. What is None was not given."""
 
     name: str | None = None
@@ -31,32 +30,23 @@ class Wanted(Frozen):
     problems: str | tuple[str | int, ...] | None = None
     models: str | tuple[str, ...] | None = None
     samples: int = Field(default=1, ge=1)
-    suite: str = ""
-    case: str | None = None
-    platform: PlatformName | None = None
-    world_size: int | None = Field(default=None, ge=1, le=64)
-    dtype: DType | None = None
-    backend: Backend | None = None
-    protocol: Protocol = "ringsmith"
-    check: Check = "oracle"
-    trials: int = Field(default=3, ge=1, le=100)
-    isolation: IsolationLevel = "auto"
-    collectives: CollectivesRule = "allow"
-    timing: bool = True
-    steps: int = Field(default=20, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
-    usd: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    wall: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
-    device_seconds: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
-    speedup_target: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    strategy: str = "phased"
-    context_tokens: int = Field(default=150_000, ge=1000)
     sweep_usd: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     sweep_tokens: int | None = Field(default=None, ge=1)
     sweep_gpu_hours: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     sweep_wall: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
     concurrency: int = Field(default=16, ge=1, le=1000)
     retries: int = Field(default=2, ge=0, le=20)
+
+    def caps(self) -> Budget:
+        """Limits of all runs together."""
+        hours = self.sweep_gpu_hours
+        return Budget(
+            steps=None,
+            tokens=self.sweep_tokens,
+            usd=self.sweep_usd,
+            wall_s=self.sweep_wall,
+            device_s=None if hours is None else hours * 3600,
+        )
 
 
 def wanted(file: Path | None, flags: Mapping[str, Any]) -> Wanted:
@@ -145,34 +135,9 @@ def _grid(
     asked: Wanted, name: str, problems: Sequence[Entry], names: Sequence[str], cases: Mapping[int, str] | None = None
 ) -> Plan:
     """`cases` of problems that need not have their default."""
-    setup = resolve(asked.platform, asked.world_size, asked.dtype, asked.backend)
-    require_page(setup.backend)
-    budget = Budget(
-        steps=asked.steps, tokens=asked.tokens, usd=asked.usd, wall_s=asked.wall, device_s=asked.device_seconds
-    )
-    strategies.make(asked.strategy).check(budget)
+    setup = asked.setup()
     configs = [
-        RunConfig(
-            problem=entry.number,
-            suite=entry.suite,
-            case=select_case(entry, asked.case or (cases or {}).get(entry.number) or entry.default).name,
-            platform=setup.platform,
-            world_size=setup.world_size,
-            dtype=setup.dtype,
-            backend=setup.backend,
-            model=model,
-            protocol=asked.protocol,
-            check=asked.check,
-            trials=asked.trials,
-            isolation=asked.isolation,
-            collectives=asked.collectives,
-            budget=budget,
-            target=Target(speedup=asked.speedup_target),
-            strategy=asked.strategy,
-            context_tokens=asked.context_tokens,
-            timing=asked.timing,
-            sample=sample,
-        )
+        asked.config(setup, entry, model, case=(cases or {}).get(entry.number), sample=sample)
         for entry in problems
         for model in names
         for sample in range(1, asked.samples + 1)
