@@ -17,7 +17,7 @@ import typer
 
 from harness.errors import RingsmithError, UsageError
 from problems.spec import ProblemError
-from service.commands import doctor, enter, evaluate, problems, profile, regrade, report, run, runs, sweep
+from service.commands import doctor, enter, evaluate, problems, profile, regrade, report, run, runs, serve, sweep
 from service.text import indent, one_line
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -45,6 +45,7 @@ runs.app.command("resume")(enter.resume)
 runs.app.command("cancel")(enter.cancel)
 app.add_typer(runs.app, name="runs")
 app.command("report")(report.report)
+app.add_typer(serve.app, name="serve")
 app.command("doctor")(doctor.doctor)
 
 

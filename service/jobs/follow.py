@@ -39,6 +39,10 @@ class Follower:
         self._closing = asyncio.Event()
 
     @property
+    def closing(self) -> bool:
+        return self._closing.is_set()
+
+    @property
     def clients(self) -> int:
         return sum(watched.clients for watched in self._watched.values())
 

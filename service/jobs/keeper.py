@@ -34,6 +34,7 @@ from service.jobs.store import Once, Store
 from service.jobs.sweeps import Sweeps
 from service.jobs.tables import JobRow, RunIndex
 from service.jobs.tail import Tail, Tails
+from service.plan import Wanted
 
 STOP_S = 25.0
 """How long a run may still be in a call that cannot be broken off when the server ends; what it leaves is gone on with
@@ -247,6 +248,13 @@ class Keeper:
         self._allowed(config.model, config.suite)
         _no_keys(config.model)
         check(config)
+
+    def allow_all(self, asked: Wanted) -> None:
+        """Raises UsageError for a sweep that this server was not told to allow."""
+        names = [asked.models] if isinstance(asked.models, str) else list(asked.models or ())
+        for name in (part.strip() for names_of in names for part in names_of.split(",")):
+            self._allowed(name, asked.suite)
+            _no_keys(name)
 
     def _allowed(self, model: str, suite: str) -> None:
         if not self.files and (suite or model.startswith(_FILES)):
