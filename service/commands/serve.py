@@ -16,8 +16,8 @@ import typer
 
 from harness.errors import UsageError
 from runs.record import DEFAULT_ROOT
+from runs.wording import when
 from service.options import Json, finite
-from service.render import when
 from service.text import columns
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 token = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(token, name="token")
 
-_NEEDED = ("fastapi", "prometheus_client", "sqlalchemy", "sse_starlette", "uvicorn")
+_NEEDED = ("fastapi", "nicegui", "prometheus_client", "sqlalchemy", "sse_starlette", "uvicorn")
 _CLOSE_S = 5
 """How long clients may take for an answer once the server is to end."""
 
@@ -81,15 +81,17 @@ def serve(
         float, typer.Option(min=0.0, callback=finite, help="Requests a second of one client; 0: no limit.")
     ] = 100.0,
     access_log: Annotated[bool, typer.Option("--access-log", help="A line for each request, on stderr.")] = False,
+    pages: Annotated[bool, typer.Option(help="Web pages besides the API.")] = True,
 ) -> None:
-    """Serve the HTTP API (docs/http.md). Runs that an earlier server did not finish go on. Ctrl-C and SIGTERM end it:
-    its runs end as interrupted, and go on at the next start."""
+    """Serve the web pages (docs/web.md) and the HTTP API (docs/http.md). Runs that an earlier server did not finish go
+    on. Ctrl-C and SIGTERM end it: its runs end as interrupted, and go on at the next start."""
     if context.invoked_subcommand is not None:
         return
     _require_extra()
     from service.http.access import Tokens, read_token_file
     from service.http.guard import LOCAL, Rules, is_loopback
     from service.jobs.keeper import Keeper
+    from service.web import PUBLIC
 
     local = is_loopback(host)
     names = {name.lower() for name in allow_host or ()}
@@ -98,6 +100,7 @@ def serve(
         needs_token=require_token or not local,
         rate=rate,
         burst=5 * rate,
+        public=(*Rules.public, *(PUBLIC if pages else ())),
     )
     _set_up_logging()
     with closing(_store(root, database)) as store, closing(_listen(host, port)) as listening:
@@ -107,19 +110,26 @@ def serve(
         keeper = Keeper(root, store, concurrency=concurrency, files=allow_files)
         keeper.open()
         try:
-            _serve(keeper, tokens, rules, listening, access_log)
+            _serve(keeper, tokens, rules, listening, access_log, pages)
         finally:
             typer.echo("ending: runs under way are interrupted, and go on at the next start", err=True)
             keeper.close()
 
 
-def _serve(keeper: Keeper, tokens: Tokens, rules: Rules, listening: socket.socket, access_log: bool) -> None:
+def _serve(
+    keeper: Keeper, tokens: Tokens, rules: Rules, listening: socket.socket, access_log: bool, pages: bool
+) -> None:
     import uvicorn
 
     from service.http.app import make_app
 
+    app = make_app(keeper, tokens, rules)
+    if pages:
+        from service.web.mount import mount
+
+        mount(app, keeper, tokens)
     config = uvicorn.Config(
-        make_app(keeper, tokens, rules),
+        app,
         log_config=None,
         access_log=access_log,
         server_header=False,
