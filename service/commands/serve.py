@@ -6,6 +6,7 @@ import json as json_module
 import logging
 import os
 import socket
+import sys
 from contextlib import closing, suppress
 from enum import StrEnum
 from importlib.util import find_spec
@@ -33,6 +34,8 @@ app.add_typer(token, name="token")
 _NEEDED = ("fastapi", "prometheus_client", "sqlalchemy", "sse_starlette", "uvicorn")
 _CLOSE_S = 5
 """How long clients may take for an answer once the server is to end."""
+_SWITCH_S = 0.001
+"""Many runs' threads share the interpreter with the one that answers, which must not wait for 5 ms of each."""
 
 Root = Annotated[
     Path, typer.Option("--runs-dir", "--root", help="Folder of run records.", show_default="runs/data of this checkout")
@@ -100,6 +103,7 @@ def serve(
         burst=5 * rate,
     )
     _set_up_logging()
+    sys.setswitchinterval(_SWITCH_S)
     with closing(_store(root, database)) as store, closing(_listen(host, port)) as listening:
         tokens = Tokens(store, read_token_file(token_file) if token_file else "")
         if rules.needs_token and not tokens.any():
