@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import sys
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -196,15 +196,16 @@ def _store(root: Path, database: str | None) -> Store:
 def _listen(host: str, port: int) -> socket.socket:
     """Bound before anything begins, so that a port that is taken is said in one line."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with ExitStack() as undo:
+            listening = undo.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            undo.pop_all()
+            return listening
     except OSError as error:
         raise UsageError(f"cannot listen at {host} port {port}: {error.strerror}") from None
-    return listening
 
 
 def _require_extra() -> None:

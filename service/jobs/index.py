@@ -73,8 +73,10 @@ class RunsIndex:
         self._refreshing = threading.Lock()
 
     def find(self, run_id: str) -> RunIndex | None:
+        """Of several, the one that is in no sweep."""
+        wanted = select(RunIndex).where(RunIndex.run_id == run_id).order_by(RunIndex.sweep).limit(1)
         with self._store.reads() as session:
-            return session.scalars(select(RunIndex).where(RunIndex.run_id == run_id).limit(1)).first()
+            return session.scalars(wanted).first()
 
     def list(
         self, wanted: Filter, *, limit: int = 50, offset: int = 0, sort: SortKey = "started", ascending: bool = False
