@@ -6,7 +6,8 @@ import json as json_module
 import logging
 import os
 import socket
-from contextlib import closing, suppress
+import sys
+from contextlib import ExitStack, closing, suppress
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,8 @@ app.add_typer(token, name="token")
 _NEEDED = ("fastapi", "nicegui", "prometheus_client", "sqlalchemy", "sse_starlette", "uvicorn")
 _CLOSE_S = 5
 """How long clients may take for an answer once the server is to end."""
+_SWITCH_S = 0.001
+"""Many runs' threads share the interpreter with the one that answers, which must not wait for 5 ms of each."""
 
 Root = Annotated[
     Path, typer.Option("--runs-dir", "--root", help="Folder of run records.", show_default="runs/data of this checkout")
@@ -103,6 +106,7 @@ def serve(
         public=(*Rules.public, *(PUBLIC if pages else ())),
     )
     _set_up_logging()
+    sys.setswitchinterval(_SWITCH_S)
     with closing(_store(root, database)) as store, closing(_listen(host, port)) as listening:
         tokens = Tokens(store, read_token_file(token_file) if token_file else "")
         if rules.needs_token and not tokens.any():
@@ -202,15 +206,16 @@ def _store(root: Path, database: str | None) -> Store:
 def _listen(host: str, port: int) -> socket.socket:
     """Bound before anything begins, so that a port that is taken is said in one line."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with ExitStack() as undo:
+            listening = undo.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            undo.pop_all()
+            return listening
     except OSError as error:
         raise UsageError(f"cannot listen at {host} port {port}: {error.strerror}") from None
-    return listening
 
 
 def _require_extra() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -39,5 +40,14 @@ def make_app(keeper: Keeper, access: Tokens, rules: Rules | None = None) -> Fast
     for module in (runs, evaluations, sweeps, problems, tokens, health):
         app.include_router(module.router)
     errors.install(app)
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.add_middleware(Guard, tokens=access, rules=rules or Rules())
     return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        document["components"]["schemas"]["Problem"] = errors.Problem.model_json_schema()
+    assert app.openapi_schema is not None
+    return app.openapi_schema

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, SQLColumnExpression, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, SQLColumnExpression, delete, func, insert, or_, select, update
 
 from harness.errors import RingsmithError
 from runs.fold import Folding
@@ -73,8 +73,10 @@ class RunsIndex:
         self._refreshing = threading.Lock()
 
     def find(self, run_id: str) -> RunIndex | None:
+        """Of several, the one that is in no sweep."""
+        wanted = select(RunIndex).where(RunIndex.run_id == run_id).order_by(RunIndex.sweep).limit(1)
         with self._store.reads() as session:
-            return session.scalars(select(RunIndex).where(RunIndex.run_id == run_id).limit(1)).first()
+            return session.scalars(wanted).first()
 
     def list(
         self, wanted: Filter, *, limit: int = 50, offset: int = 0, sort: SortKey = "started", ascending: bool = False
@@ -173,22 +175,25 @@ class RunsIndex:
             live = tail.is_live()
             state = tail.folding()
         except (RingsmithError, OSError) as error:
-            return row | {**_NOTHING, "state": "unreadable", "reason": str(error), "started_at": stat.st_mtime}
+            return row | {"state": "unreadable", "reason": str(error), "started_at": stat.st_mtime}
         if state is None:
-            return row | {**_NOTHING, "state": "running" if live else "interrupted", "started_at": stat.st_mtime}
+            return row | {"state": "running" if live else "interrupted", "started_at": stat.st_mtime}
         return row | facts(state, live)
 
     def _write(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Instead of what there was. Two statements however many rows: this goes on all the time."""
         if rows:
             with self._store.writes() as session:
-                for row in rows:
-                    session.merge(RunIndex(**row))
+                session.execute(delete(RunIndex).where(RunIndex.path.in_([row["path"] for row in rows])))
+                session.execute(insert(RunIndex), [_NOTHING | row for row in rows])
 
 
 _NOTHING: dict[str, Any] = {
-    "problem": 0, "name": "", "case": "", "platform": "", "world_size": 0, "dtype": "", "backend": "", "model": "",
-    "strategy": "",
+    "problem": 0, "name": "", "case": "", "suite": "", "platform": "", "world_size": 0, "dtype": "", "backend": "",
+    "model": "", "strategy": "", "reason": "", "verdict": "", "target_met": False, "helped": False, "steps": 0,
+    "attempts": 0, "speedup": None, "tokens": 0, "usd": 0.0, "wall_s": 0.0, "device_s": 0.0, "finished_at": None,
 }  # fmt: skip
+"""Of a record that cannot be read, or has no event yet."""
 
 
 def facts(state: Folding, live: bool) -> dict[str, Any]:

@@ -184,11 +184,10 @@ class Keeper:
 
     def tail(self, run_id: str) -> Tail:
         """Of a run's events. Raises UnknownError if there is no such run."""
-        row = self.index.find(run_id)
-        if row is not None:
-            return self.tails.get(self.root / row.path)
         if Path(run_id).name == run_id != ".." and (self.root / run_id / "events.jsonl").is_file():
             return self.tails.get(self.root / run_id)
+        if (row := self.index.find(run_id)) is not None:
+            return self.tails.get(self.root / row.path)
         raise UnknownError(f"no run {run_id!r}")
 
     def is_active(self, run_id: str) -> bool:

@@ -52,7 +52,14 @@ class Store:
             if not self.sqlite and parsed.get_backend_name() != "postgresql":
                 raise UsageError(f"{parsed.get_backend_name()} is not a database for this: sqlite or postgresql")
             self.name = parsed.render_as_string(hide_password=True)
-            self._engine = create_engine(parsed, pool_pre_ping=not self.sqlite, pool_size=10, max_overflow=40)
+            self._engine = create_engine(
+                parsed,
+                pool_pre_ping=not self.sqlite,
+                pool_size=10,
+                max_overflow=40,
+                # A database that is SQL_ASCII would answer in bytes.
+                connect_args={} if self.sqlite else {"client_encoding": "utf8"},
+            )
         except (ArgumentError, ValueError):
             raise UsageError("that is not a database's URL: sqlite:///FILE or postgresql://USER@HOST/NAME") from None
         except ImportError as error:

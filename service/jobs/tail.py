@@ -139,7 +139,9 @@ class Tails:
 
     def get(self, path: Path) -> Tail:
         with self._lock:
-            tail = self._tails.pop(path, None) or Tail(path)
+            tail = self._tails.pop(path, None)
+            if tail is None:
+                tail = Tail(path)
             self._tails[path] = tail
             while len(self._tails) > self._most:
                 self._tails.popitem(last=False)
