@@ -7,6 +7,7 @@ from typing import Any
 from harness.profile_types import Profile
 from runs.attempts import Leader, headline
 from runs.view import View
+from runs.wording import speedup
 
 _INK, _GRID, _RIGHT, _WRONG, _BEST = "#7b858f", "#7b858f40", "#2e9e5b", "#d6493b", "#3f9bd6"
 """Read on dark and on light."""
@@ -14,13 +15,15 @@ _AXIS = {"axisLine": {"lineStyle": {"color": _INK}}, "axisLabel": {"color": _INK
 
 
 def over_steps(view: View) -> dict[str, Any]:
-    """Speed-ups by step, what failed at the foot, and the best so far. A point's name is its attempt's key."""
+    """Speed-ups by step, what failed at the foot, and the best so far. A point has its attempt's key."""
     passed, failed, best = [], [], []
     for one in view.revisions:
         if one.speedup is not None and one.failed is None:
-            passed.append({"name": one.key, "value": [one.step, round(one.speedup.value, 3)]})
+            said = f"attempt {one.key}, step {one.step}: {speedup(one.speedup)}"
+            passed.append({"name": said, "key": one.key, "value": [one.step, round(one.speedup.value, 3)]})
         elif one.verdict is not None:
-            failed.append({"name": one.key, "value": [one.step, 0]})
+            said = f"attempt {one.key}, step {one.step}: {one.verdict if one.failed else 'correct, not timed'}"
+            failed.append({"name": said, "key": one.key, "value": [one.step, 0]})
     leader = Leader()
     for attempt in view.state.attempts:
         leader.add(attempt)
@@ -41,7 +44,7 @@ def over_steps(view: View) -> dict[str, Any]:
         "animation": False,
         "grid": {"left": 50, "right": 20, "top": 30, "bottom": 40},
         "legend": {"textStyle": {"color": _INK}, "top": 0, "left": 100},
-        "tooltip": {"trigger": "item", "formatter": "attempt {b}"},
+        "tooltip": {"trigger": "item", "formatter": "{b}"},
         "xAxis": {"type": "value", "name": "step", "nameLocation": "middle", "nameGap": 24, "minInterval": 1, **_AXIS}
         | {"splitLine": {"lineStyle": {"color": _GRID}}, "min": 0, "max": max(1, view.state.spend.steps)},
         "yAxis": {"type": "value", "name": "speed-up", "min": 0, **_AXIS}

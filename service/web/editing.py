@@ -34,8 +34,9 @@ class Editing:
 
     def _show(self) -> None:
         self._begin.set_visibility(not self.active)
-        for button in (self._evaluate, self._send, self._stop):
+        for button in (self._evaluate, self._stop):
             button.set_visibility(self.active)
+        self._send.set_visibility(self.active and not self._live.tail.has_final_end())
         self._code.set_enabled(self.active)
 
     def _start(self) -> None:

@@ -49,20 +49,20 @@ class RunPage:
         self.acts = Acts(site, run_id, live, visitor)
         self._links()
         self._meters = ui.element("div").classes("meters")
-        self._chart = ui.echart(over_steps(self.view), on_point_click=lambda event: self.pick(str(event.name)))
+        self._chart = ui.echart(over_steps(self.view), on_point_click=lambda event: self.pick(event.data["key"]))
         self._chart.classes("chart").props(
             'role="img" aria-label="Speed-up over steps; the attempts list has the same"'
         )
         with ui.tabs().props("align=left inline-label no-caps") as self._tabs:
-            attempts, self._one, transcript, settings = (
+            attempts, self._one, self._said, settings = (
                 ui.tab(name) for name in ("Attempts", "Candidate", "Transcript", "Settings")
             )
         with ui.tab_panels(self._tabs, value=attempts, animated=False, keep_alive=True).classes("w-full"):
             with ui.tab_panel(attempts):
                 self._list = Paged("Attempts", COLUMNS, self._rows, on_pick=self.pick)
             with ui.tab_panel(self._one):
-                self.attempt = AttemptPart(site, run_id, live, visitor)
-            with ui.tab_panel(transcript):
+                self.attempt = AttemptPart(site, run_id, live, visitor, self._go_to_step)
+            with ui.tab_panel(self._said):
                 self._transcript = Transcript(live)
             with ui.tab_panel(settings):
                 self._settings(config)
@@ -89,14 +89,18 @@ class RunPage:
         self._chart.options.update(over_steps(self.view))
         self.acts.show(status)
         await self._list.refresh()
-        self.attempt.refresh()
+        await self.attempt.refresh()
         self._transcript.refresh()
 
-    def pick(self, key: str) -> None:
+    async def pick(self, key: str) -> None:
         """Show an attempt."""
         if self.view.revision(key) is not None:
             self._tabs.value = self._one
-            self.attempt.pick(key)
+            await self.attempt.pick(key)
+
+    def _go_to_step(self, step: int) -> None:
+        self._tabs.value = self._said
+        self._transcript.go_to(step)
 
     async def _rows(self, offset: int, limit: int) -> tuple[list[Row], int]:
         """Newest first."""
