@@ -109,6 +109,7 @@ class AttemptPart:
         return view.best if against == _BEST else view.revision(against.removeprefix("="))
 
     def _show_code(self, source: str | None, lines: list[DiffLine] | None) -> None:
+        self._code.language = "Python" if lines is None else None  # a piece of a text does not parse
         if lines is None:
             self._code.value = source if source is not None else "the record does not have this candidate"
             self._code.decorations = []

@@ -45,6 +45,7 @@ class Editing:
             return
         self.active = True
         self._code.decorations = []
+        self._code.language = "Python"
         self._code.value = self.source
         self._show()
 

@@ -21,12 +21,13 @@ def show_profile(profile: Profile, record: Path) -> None:
         ui.label(f"Moved by {', '.join(profile.mechanisms)}.")
     chart = ui.echart(by_rank(profile)).classes("chart")
     chart.props('role="img" aria-label="Time of a call by rank; the table has the same"')
-    rows = [
-        [rank.rank, *(f"{us:.1f}" for us in (rank.iteration_us, rank.span_us, rank.communication_us))]
-        + [f"{us:.1f}" for us in (rank.computation_us, rank.both_us, rank.idle_us, rank.waiting_us)]
-        for rank in profile.ranks
-    ]
-    names = ("rank", "back to back, us", "on device", "communicating", "computing", "both", "idle", "waiting")
+    names: tuple[str, ...] = ("rank", "back to back, us")
+    rows = [[str(rank.rank), f"{rank.iteration_us:.1f}"] for rank in profile.ranks]
+    if any(rank.span_us for rank in profile.ranks):
+        names += ("on device", "communicating", "computing", "both", "idle", "waiting")
+        for row, rank in zip(rows, profile.ranks, strict=True):
+            times = (rank.span_us, rank.communication_us, rank.computation_us, rank.both_us, rank.idle_us)
+            row += [f"{us:.1f}" for us in (*times, rank.waiting_us)]
     plain_table(names, rows)
     if profile.kernels:
         kernels = [

@@ -73,9 +73,9 @@ def test_a_run_shows_attempts_text_differences_and_failures(look) -> None:
     assert len(look.links()) == 50
     look.see("13 gemm_allreduce", "h1")
     look.see("120 of 120")
-    wrong = next(row for row in look.all("tbody tr") if "wrong_values" in row.text)
-    key = wrong.text.split()[0]
-    wrong.find_element("css selector", ".row-link").click()
+    wrong = lambda: next((text for text in look.texts("tbody tr") if "wrong_values" in text), None)  # noqa: E731
+    key = look.until(wrong).split()[0]
+    look.click(key, ".row-link")
     look.see("rank 3's part is missing everywhere")
     assert len(look.all(".map tr")) == 8 and len(look.all(".map .part")) == 64
     look.until(lambda: look.all(".cm-line"))
