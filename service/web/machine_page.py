@@ -17,7 +17,7 @@ REFRESH_S = 2.0
 
 
 async def page(site: Site) -> None:
-    with frame("Machine", "/machine"):
+    with frame(site, "Machine", "/machine"):
         heading("Machine", 1)
         leases = ui.element("div").classes("w-full").props('role="status"')
         found = ui.element("div").classes("w-full")

@@ -44,7 +44,7 @@ def page(site: Site) -> None:
     async def changed(_: Any = None) -> None:
         await listed.first()
 
-    with frame("Problems", "/problems"):
+    with frame(site, "Problems", "/problems"):
         heading("Problems", 1)
         with ui.row().classes("filters"):
             text = ui.input("Filter by any word", on_change=changed)
@@ -70,7 +70,7 @@ def row_of(entry: Entry) -> Row:
 
 
 async def one_page(site: Site, number: str) -> None:
-    with frame(f"Problem {number}"):
+    with frame(site, f"Problem {number}"):
         try:
             entry = find(number)
         except ProblemError as error:

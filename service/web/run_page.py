@@ -39,7 +39,6 @@ class RunPage:
     def __init__(self, site: Site, run_id: str, live: Live, visitor: Visitor) -> None:
         assert live.view is not None
         self.site, self.run_id, self.live, self.view = site, run_id, live, live.view
-        self.visitor = visitor
         self._events = -1
         self._status = ""
         config = self.view.state.config
@@ -69,9 +68,6 @@ class RunPage:
 
     async def refresh(self) -> None:
         """Take in what the record has now."""
-        if not await self.visitor.may("read"):
-            ui.navigate.to("/login")
-            return
         try:
             events = await to_thread(self.live.catch_up)
         except (RingsmithError, OSError) as error:
@@ -160,8 +156,7 @@ class RunPage:
 
 
 async def page(site: Site, run_id: str) -> None:
-    visitor = Visitor(site)
-    with frame(run_id):
+    with frame(site, run_id) as visitor:
         waiting = ui.label("Reading the record ...").props('role="status"')
         holder = ui.element("div").classes("w-full")
 

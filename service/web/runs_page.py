@@ -80,7 +80,7 @@ def runs_page(site: Site, sweep: str | None = None) -> None:
 
 
 def page(site: Site) -> None:
-    with frame("Runs", "/"):
+    with frame(site, "Runs", "/"):
         heading("Runs", 1)
         runs_page(site)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import to_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,10 @@ from problems.spec import ProblemError
 from service.http.access import Grant, Scope, Tokens
 from service.jobs.keeper import Keeper
 from service.text import one_line
+from service.web import LOGIN
 from service.web.live import Lives
 
+WATCH_S = 2.0
 LINKS = {"Runs": "/", "Sweeps": "/sweeps", "Problems": "/problems", "Machine": "/machine"}
 KEYS = "j and k go down and up a list, Enter opens; / goes to the filter; Tab reaches everything"
 
@@ -45,10 +48,24 @@ class Visitor:
     def name(self) -> str:
         return self._here.name if self._here else ""
 
+    def watch(self) -> None:
+        """End the page once its token is taken no more."""
+        client = ui.context.client
+
+        async def check() -> None:
+            if not await self.may("read"):
+                ui.navigate.to(LOGIN)
+                await asyncio.sleep(WATCH_S)  # a browser that does not go is told nothing more all the same
+                client.delete()
+
+        ui.timer(WATCH_S, check)
+
 
 @contextmanager
-def frame(title: str, at: str = "") -> Iterator[None]:
+def frame(site: Site, title: str, at: str = "") -> Iterator[Visitor]:
     """The page around its content; `at` is the link that leads here."""
+    visitor = Visitor(site)
+    visitor.watch()
     ui.page_title(f"{title} - Ringsmith")
     ui.add_head_html('<link rel="stylesheet" href="/web/style.css"><script src="/web/keys.js" defer></script>')
     with ui.header().classes("bar"), ui.element("nav").props('aria-label="Pages"'):
@@ -58,7 +75,7 @@ def frame(title: str, at: str = "") -> Iterator[None]:
                 link.props('aria-current="page"')
         ui.label(KEYS).classes("keys")
     with ui.element("main").classes("page"):
-        yield
+        yield visitor
 
 
 def heading(text: str, level: int = 2) -> None:

@@ -33,7 +33,7 @@ def page(site: Site) -> None:
         sweeps = await to_thread(site.keeper.sweeps.list)
         return await to_thread(lambda: [row_of(one) for one in sweeps[offset : offset + limit]]), len(sweeps)
 
-    with frame("Sweeps", "/sweeps"):
+    with frame(site, "Sweeps", "/sweeps"):
         heading("Sweeps", 1)
         listed = Paged("Sweeps", COLUMNS, fetch)
         ui.timer(0, listed.refresh, once=True)
@@ -58,8 +58,7 @@ def row_of(sweep: SweepRecord) -> Row:
 
 
 async def one_page(site: Site, name: str) -> None:
-    visitor = Visitor(site)
-    with frame(name):
+    with frame(site, name) as visitor:
         heading(f"Sweep {name}", 1)
         record = await tried(site.keeper.sweeps.record, name)
         if record is None:
