@@ -76,7 +76,7 @@ def make_plan(asked: Wanted, name: str) -> Plan:
     """The plan of a sweep that has none yet. Raises UsageError or ProblemError for what cannot be."""
     if asked.problems is None or asked.models is None:
         raise UsageError(f"sweep {name} does not exist yet: say --problems and --models, or --plan FILE")
-    return _grid(asked, name, select(asked.problems, asked.suite), _names(asked.models))
+    return _grid(asked, name, select(asked.problems, asked.suite), model_names(asked.models))
 
 
 def widen(plan: Plan, asked: Wanted, given: frozenset[str]) -> Plan:
@@ -88,7 +88,7 @@ def widen(plan: Plan, asked: Wanted, given: frozenset[str]) -> Plan:
     problems = select(tuple(plan.cases) if asked.problems is None else asked.problems, asked.suite)
     # A problem keeps the case that it was begun with, whatever its default is by now.
     cases = {} if "case" in given else plan.cases
-    return plan.widened(_grid(asked, plan.name, problems, _names(asked.models or plan.models), cases))
+    return plan.widened(_grid(asked, plan.name, problems, model_names(asked.models or plan.models), cases))
 
 
 def select(said: str | Sequence[str | int], suite: str) -> list[Entry]:
@@ -124,10 +124,9 @@ def _select(part: str, listed: list[Entry], suite: str) -> list[Entry]:
     return [find(part, suite)]
 
 
-def _names(said: str | Sequence[str]) -> list[str]:
+def model_names(said: str | Sequence[str]) -> list[str]:
+    """The models that a plan names, each once."""
     names = [name.strip() for name in said.split(",")] if isinstance(said, str) else list(said)
-    if not any(names):
-        raise UsageError("no model is named")
     return list(dict.fromkeys(filter(None, names)))
 
 
@@ -135,6 +134,8 @@ def _grid(
     asked: Wanted, name: str, problems: Sequence[Entry], names: Sequence[str], cases: Mapping[int, str] | None = None
 ) -> Plan:
     """`cases` of problems that need not have their default."""
+    if not names:
+        raise UsageError("no model is named")
     setup = asked.setup()
     configs = [
         asked.config(setup, entry, model, case=(cases or {}).get(entry.number), sample=sample)

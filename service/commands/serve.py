@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import logging
 import os
+import resource
 import socket
 import sys
 from contextlib import ExitStack, closing, suppress
@@ -34,6 +35,7 @@ app.add_typer(token, name="token")
 _NEEDED = ("fastapi", "nicegui", "prometheus_client", "sqlalchemy", "sse_starlette", "uvicorn")
 _CLOSE_S = 5
 """How long clients may take for an answer once the server is to end."""
+_MOST_FILES = 16_384
 _SWITCH_S = 0.001
 """Many runs' threads share the interpreter with the one that answers, which must not wait for 5 ms of each."""
 
@@ -107,6 +109,7 @@ def serve(
     )
     _set_up_logging()
     sys.setswitchinterval(_SWITCH_S)
+    _raise_file_limit()
     with closing(_store(root, database)) as store, closing(_listen(host, port)) as listening:
         tokens = Tokens(store, read_token_file(token_file) if token_file else "")
         if rules.needs_token and not tokens.any():
@@ -216,6 +219,13 @@ def _listen(host: str, port: int) -> socket.socket:
             return listening
     except OSError as error:
         raise UsageError(f"cannot listen at {host} port {port}: {error.strerror}") from None
+
+
+def _raise_file_limit() -> None:
+    """Each client that follows a run is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _require_extra() -> None:

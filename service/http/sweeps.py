@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, HTTPException, Path, Query, Response
 
+from harness.errors import UsageError
 from harness.types import Frozen
 from runs.sweep_record import SweepRecord
+from service import presets
 from service.http.context import READS, KeeperNow, OnceNow, Runner
 from service.http.errors import responses
 from service.http.views import Page, SweepDetail, SweepLine
-from service.plan import Wanted
+from service.plan import Wanted, wanted
 from service.tally import STATES, Tally
 
 router = APIRouter(prefix="/api/v1/sweeps", tags=["sweeps"], responses=responses(401, 403, 404, 409, 422, 429, 503))
@@ -39,6 +41,11 @@ class Said(Frozen):
 def start(name: Name, asked: Wanted, keeper: KeeperNow, who: Runner, once: OnceNow) -> Said:
     """Begin a sweep of problems x models x samples; one that exists is gone on with, and may be widened but never
     changed. The fields are those of a plan file."""
+    if asked.name not in (None, name):
+        raise UsageError(f"the address says {name}, the plan {asked.name}")
+    asked = wanted(None, asked.model_dump(exclude_unset=True))  # with its preset
+    if asked.preset is not None:
+        presets.check(asked.preset, asked.setup().platform, asked_for=asked.platform is not None)
     keeper.allow_all(asked)
     return Said(name=keeper.sweeps.start(asked, name, by=who.name, once=once))
 
@@ -97,7 +104,9 @@ def report(
     from runs.report.study import study as read_study
     from runs.report.tables import tables
 
-    with _reporting:
+    if not _reporting.acquire(blocking=False):
+        raise HTTPException(429, "another report is being made", {"Retry-After": "5"})
+    try:
         study = read_study([keeper.sweeps.record(name).path])
         made = tables(study)
         if form == "html":
@@ -108,6 +117,8 @@ def report(
             text = formats.as_json(study, made)
         else:
             text = formats.as_markdown(made) if form == "md" else formats.as_latex(made)
+    finally:
+        _reporting.release()
     return Response(text, media_type=_TYPES[form])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, SQLColumnExpression, delete, func, insert, or_, select, update
 
 from harness.errors import RingsmithError
+from runs.events import RunConfig
 from runs.fold import Folding
 from runs.loading import described
 from service.jobs.store import Store
@@ -231,6 +233,26 @@ def facts(state: Folding, live: bool) -> dict[str, Any]:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
     }
+
+
+def queued_row(run_id: str, config: RunConfig, name: str) -> RunIndex:
+    """Of a run that waits for its turn; `name` is its problem's."""
+    return RunIndex(
+        path=run_id,
+        run_id=run_id,
+        problem=config.problem,
+        name=name,
+        case=config.case,
+        suite=config.suite,
+        platform=config.platform,
+        world_size=config.world_size,
+        dtype=config.dtype,
+        backend=config.backend.value,
+        model=config.model,
+        strategy=config.strategy,
+        state="queued",
+        started_at=time.time(),
+    )
 
 
 def _names(folder: Path) -> list[str]:

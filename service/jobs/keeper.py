@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from agent.external import PREFIX as EXTERNAL
 from agent.models import redaction
+from harness import platforms
 from harness.errors import HarnessError, UsageError
 from harness.pool import local
 from harness.types import IsolationLevel, Request
@@ -27,14 +28,14 @@ from service import entering
 from service.errors import ConflictError, UnknownError
 from service.jobs.crew import Crew
 from service.jobs.evaluating import Evaluating, EvaluationJob
-from service.jobs.index import REFRESH_S, RunsIndex
+from service.jobs.index import REFRESH_S, RunsIndex, queued_row
 from service.jobs.leading import Beginning, Leading, RunJob
 from service.jobs.pools import MakePool, Pools
 from service.jobs.store import Once, Store
 from service.jobs.sweeps import Sweeps
-from service.jobs.tables import JobRow, RunIndex
+from service.jobs.tables import JobRow, new_job
 from service.jobs.tail import Tail, Tails
-from service.plan import Wanted
+from service.plan import Wanted, model_names
 
 STOP_S = 25.0
 """How long a run may still be in a call that cannot be broken off when the server ends; what it leaves is gone on with
@@ -156,7 +157,7 @@ class Keeper:
             if old is not None and old.state in ("queued", "running"):
                 raise ConflictError(f"run {run_id} is about to go on")
             asked = old.asked if old is not None else RunJob(config=config).model_dump_json()
-            session.merge(_job("run", run_id, asked, old.by if old is not None else by))
+            session.merge(new_job("run", run_id, asked, old.by if old is not None else by))
             return "it goes on"
 
         said, replayed = self.store.once(once, act)
@@ -169,14 +170,14 @@ class Keeper:
         only be cancelled."""
         _no_keys(text if action == "hint" else "")
 
-        def act(_: Session) -> str:
+        def act(session: Session) -> str:
             tail = self.tail(run_id)
             tail.catch_up()
             if len(tail):
                 return entering.enter(Record(tail.path), action, text, led=self.is_active(run_id))[1]
             if action != "cancel" or not self.is_active(run_id):
                 raise ConflictError(f"run {run_id} has not begun")
-            self._leading.cancel(run_id)
+            self._leading.cancel(run_id, session)
             return "before it begins"
 
         said, _ = self.store.once(once, act)
@@ -201,11 +202,12 @@ class Keeper:
     ) -> str:
         """Evaluate a candidate without a model; returns the job's id."""
         self._allowed("", request.suite)
+        platforms.get(request.platform).check(request.world_size)
         job_id = f"e-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
         asked = EvaluationJob(request=request, isolation=isolation).model_dump_json()
 
         def act(session: Session) -> str:
-            session.add(_job("evaluation", job_id, asked, by))
+            session.add(new_job("evaluation", job_id, asked, by))
             return job_id
 
         answer, replayed = self.store.once(once, act)
@@ -231,8 +233,8 @@ class Keeper:
             run_id = new_run_id(entry.number, entry.name)
 
         def act(session: Session) -> str:
-            session.add(_job("run", run_id, asked.model_dump_json(), by))
-            session.add(_queued(run_id, config, entry.name))
+            session.add(new_job("run", run_id, asked.model_dump_json(), by))
+            session.add(queued_row(run_id, config, entry.name))
             return run_id
 
         answer, replayed = self.store.once(once, act)
@@ -250,9 +252,9 @@ class Keeper:
 
     def allow_all(self, asked: Wanted) -> None:
         """Raises UsageError for a sweep that this server was not told to allow."""
-        names = [asked.models] if isinstance(asked.models, str) else list(asked.models or ())
-        for name in (part.strip() for names_of in names for part in names_of.split(",")):
-            self._allowed(name, asked.suite)
+        self._allowed("", asked.suite)
+        for name in model_names(asked.models or ()):
+            self._allowed(name, "")
             _no_keys(name)
 
     def _allowed(self, model: str, suite: str) -> None:
@@ -270,29 +272,6 @@ class Keeper:
                 self.index.refresh()
             except Exception as error:  # the disk or the database: the next look may do better
                 log.warning("the index of runs: %s", redaction.from_error(str(error)))
-
-
-def _job(kind: str, job_id: str, asked: str, by: str) -> JobRow:
-    return JobRow(kind=kind, id=job_id, state="queued", asked=asked, by=by, at=time.time(), error="")
-
-
-def _queued(run_id: str, config: RunConfig, name: str) -> RunIndex:
-    return RunIndex(
-        path=run_id,
-        run_id=run_id,
-        problem=config.problem,
-        name=name,
-        case=config.case,
-        suite=config.suite,
-        platform=config.platform,
-        world_size=config.world_size,
-        dtype=config.dtype,
-        backend=config.backend.value,
-        model=config.model,
-        strategy=config.strategy,
-        state="queued",
-        started_at=time.time(),
-    )
 
 
 def _no_keys(text: str) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 from pathlib import Path
+
+from sqlalchemy.orm import Session
 
 from agent.models import redaction
 from harness.errors import HarnessError, RingsmithError
 from harness.types import Frozen
 from problems.spec import ProblemError
 from runs import control
-from runs.events import Event, RunConfig, RunFinished, RunStarted
+from runs.events import CANCELLED, Event, RunConfig, RunFinished, RunStarted
 from runs.record import Record
 from service.jobs.index import RunsIndex
 from service.jobs.pools import Pools
 from service.jobs.store import State, Store
+from service.jobs.tables import JobRow, RunIndex
 from service.jobs.tail import Tail, Tails
 from service.run import resume_one, run_one
 
@@ -79,7 +83,7 @@ class Leading:
             state, reason = self._led_to_end(run_id, RunJob.model_validate_json(job.asked), again)
             if state is not None:
                 self._store.set_job("run", run_id, state, error=reason)
-                self._index.set_state(run_id, "cancelled" if reason == "cancelled" else "failed", reason)
+                self._index.set_state(run_id, CANCELLED if reason == CANCELLED else "failed", reason)
             self._index.refresh_one(self._root / run_id)
         except Exception as error:  # the database: the next server finds out from the record how far it came
             log.error("run %s: %s", run_id, redaction.from_error(str(error)))
@@ -89,10 +93,17 @@ class Leading:
                 self._cancelled.discard(run_id)
                 self.active.discard(run_id)
 
-    def cancel(self, run_id: str) -> None:
-        """Of a run that has no record yet."""
+    def cancel(self, run_id: str, session: Session) -> None:
+        """Of a run that has no record yet: in the database at once if it waits for its turn; if it is being begun, it
+        ends before its first step."""
         with self._lock:
             self._cancelled.add(run_id)
+        job = session.get(JobRow, ("run", run_id))
+        if job is not None and job.state == "queued":
+            job.state, job.error, job.ended_at = "ended", CANCELLED, time.time()
+            row = session.get(RunIndex, run_id)
+            if row is not None:
+                row.state, row.reason = CANCELLED, CANCELLED
 
     def anyone_acts(self) -> bool:
         """Whether any run is led that is not paused: one that is paused has nothing to end, and stays so."""
@@ -122,7 +133,7 @@ class Leading:
             return end.reason
         if not len(tail):
             if run_id in self._cancelled:
-                return "cancelled"
+                return CANCELLED
             # What a process left that was killed before the first event.
             shutil.rmtree(path, ignore_errors=True)
 

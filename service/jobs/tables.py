@@ -3,6 +3,8 @@ can be made again."""
 
 from __future__ import annotations
 
+import time
+
 from sqlalchemy import BigInteger, Boolean, Float, Index, Integer, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -92,3 +94,7 @@ class RunIndex(Base):
     changed_ns: Mapped[int] = mapped_column(BigInteger, default=-1)
 
     __table_args__ = (Index("runs_newest", "started_at", "path"),)
+
+
+def new_job(kind: str, job_id: str, asked: str, by: str) -> JobRow:
+    return JobRow(kind=kind, id=job_id, state="queued", asked=asked, by=by, at=time.time(), error="")

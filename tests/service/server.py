@@ -26,10 +26,16 @@ class Server:
     """Its clients skip certificates, which there are none of here: to load them takes longer than most answers."""
 
     def __init__(
-        self, runs: Path, *flags: str, environment: dict[str, str] | None = None, module: str = "service.cli"
+        self,
+        runs: Path,
+        *flags: str,
+        environment: dict[str, str] | None = None,
+        module: str = "service.cli",
+        pages: bool = False,
     ) -> None:
-        """`module`: `tests.service.fake_server` evaluates nothing really."""
-        self.port, self.runs, self.flags = free_port(), runs, flags
+        """`module`: `tests.service.fake_server` evaluates nothing really. `pages` take two seconds more to start."""
+        self.port, self.runs = free_port(), runs
+        self.flags = flags if pages else (*flags, "--no-pages")
         self.url = f"http://127.0.0.1:{self.port}"
         self.api = f"{self.url}/api/v1"
         self.log, self._module = runs.parent / f"{runs.name}.log", module

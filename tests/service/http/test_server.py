@@ -11,6 +11,7 @@ import pytest
 from runs.events import PersonActed
 from runs.record import Record
 from service import cli
+from service.commands import serve
 from tests.service.jobs.conftest import wait
 from tests.service.scripts import turn
 from tests.service.server import Server
@@ -161,6 +162,14 @@ def test_a_candidate_is_evaluated_by_real_ranks(server):
     asked = [one.post("/evaluations", body), one.post("/evaluations", body | {"source": "x = 1\n"})]
     told = [one.get(f"/evaluations/{answer.json()['id']}", params={"wait": 60}).json() for answer in asked]
     assert [answer["evaluation"]["verdict"] for answer in told] == ["passed", "api_error"]
+
+
+def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "fastapi" else object())
+    for command in (["serve"], ["serve", "token", "list"]):
+        assert cli.main(command) == 2
+        error = capsys.readouterr().err
+        assert "needs fastapi: pip install 'ringsmith[serve]'" in error and error.count("\n") == 1
 
 
 def test_tokens_by_command_and_what_needs_them(tmp_path, capsys):

@@ -35,7 +35,7 @@ def server(tmp_path_factory, admin, browser):
     (root / "p01-cuda").symlink_to(DEFAULT_ROOT.parent / "examples" / "p01-cuda")
     token_file = root.parent / "token"
     token_file.write_text(admin)
-    served = Server(root, "--require-token", "--token-file", str(token_file))
+    served = Server(root, "--require-token", "--token-file", str(token_file), pages=True)
     try:
         yield served.start()
     finally:
