@@ -7,6 +7,8 @@ from pathlib import Path
 import nicegui
 from fastapi import FastAPI
 from nicegui import ui
+from starlette.routing import Match, Mount
+from starlette.types import Scope
 
 from harness.errors import UsageError
 from service.http.access import Tokens
@@ -33,6 +35,14 @@ def mount(app: FastAPI, keeper: Keeper, tokens: Tokens) -> None:
     _pages(site)
     nicegui.app.add_static_files("/web", str(Path(__file__).parent / "static"))
     ui.run_with(app, title="Ringsmith", dark=None, tailwind=False, show_welcome_message=False, reconnect_timeout=10.0)
+    app.router.routes[-1] = _Pages("/", nicegui.app)
+
+
+class _Pages(Mount):
+    """Whatever the API does not know it says so itself, in its own form."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.NONE, {}) if scope.get("path", "").startswith("/api/") else super().matches(scope)
 
 
 def _pages(site: Site) -> None:

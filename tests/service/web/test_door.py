@@ -82,7 +82,11 @@ def test_a_token_that_may_only_read_changes_nothing_and_ends_when_it_is_revoked(
 
 
 def test_what_is_not_there_is_not_found(server, admin) -> None:
-    assert httpx.get(f"{server.url}/no-such-page", cookies={"ringsmith_token": admin}).status_code == 404
+    cookies = {"ringsmith_token": admin}
+    assert httpx.get(f"{server.url}/no-such-page", cookies=cookies).status_code == 404
+    for method, path, status in (("GET", "/nothing", 404), ("DELETE", "/problems", 405)):
+        answer = httpx.request(method, f"{server.api}{path}", cookies=cookies)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
 
 
 def test_files_are_those_of_the_record(server, admin) -> None:

@@ -161,6 +161,8 @@ def test_an_edited_candidate_is_really_evaluated(look, server) -> None:
     look.open("/runs/untimed")
     look.links()
     look.press("Candidate")
+    look.press("New run from here")
+    look.see("scripted", ".q-notification")  # which this server was not told to allow
     look.press("Edit and evaluate")
     look.rewrite(RIGHT)
     look.press("Evaluate")
