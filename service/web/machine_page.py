@@ -34,8 +34,6 @@ async def page(site: Site) -> None:
             marks = [[one.mark.value, one.what, one.detail, one.remedy] for one in diagnosis.findings]
             plain_table(("", "what", "", "what to do"), marks)
         await busy(diagnosis.machine)
-        with leases:
-            pass
         with found:
             ui.timer(REFRESH_S, lambda: busy(diagnosis.machine))
 
