@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json as json_module
 import logging
 import os
@@ -145,6 +146,10 @@ def _serve(
     )
     address, port = listening.getsockname()[:2]
     typer.echo(f"serving on http://{f'[{address}]' if ':' in address else address}:{port}")
+    # What was imported stays: to look through it again for garbage stops every thread for up to half a second.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     with suppress(KeyboardInterrupt):  # how it was told to end
         uvicorn.Server(config).run(sockets=[listening])
 

@@ -34,11 +34,18 @@ def of(request: Request) -> Context:
     return cast(Context, request.app.state.context)
 
 
-Here = Annotated[Context, Depends(of)]
+# Dependencies are coroutines: FastAPI would give each that is none to a thread, and many runs' threads are at work.
 
 
-def _keeper(request: Request) -> Keeper:
+async def _here(request: Request) -> Context:
+    return of(request)
+
+
+async def _keeper(request: Request) -> Keeper:
     return of(request).keeper
+
+
+Here = Annotated[Context, Depends(_here)]
 
 
 KeeperNow = Annotated[Keeper, Depends(_keeper)]
@@ -48,7 +55,7 @@ class _Needs:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
-    def __call__(self, request: Request, _: Annotated[object, Security(_BEARER)]) -> Grant:
+    async def __call__(self, request: Request, _: Annotated[object, Security(_BEARER)]) -> Grant:
         grant = cast("Grant | None", request.state.grant)
         if grant is None or not grant.allows(self._scope):
             raise HTTPException(403, f"this needs a token of scope {self._scope}")

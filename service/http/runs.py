@@ -73,7 +73,7 @@ def start(asked: RunAsked, keeper: KeeperNow, who: Runner, once: OnceNow, respon
     return Begun(run_id=run_id)
 
 
-@router.get("", dependencies=READS)
+@router.get("", dependencies=READS, response_model=Page[RunLine])
 def listed(
     keeper: KeeperNow,
     problem: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
@@ -86,11 +86,12 @@ def listed(
     ascending: bool = False,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
-) -> Page[RunLine]:
+) -> Response:
     """Runs, newest first, a page at a time. What a run has done appears here within two seconds."""
     wanted = Filter(problem=problem, model=model, state=state, verdict=verdict, sweep=sweep, text=text)
     rows, total = keeper.index.list(wanted, limit=limit, offset=offset, sort=sort, ascending=ascending)
-    return Page[RunLine](items=tuple(views.run_line(row) for row in rows), total=total)
+    page = Page[RunLine](items=tuple(views.run_line(row) for row in rows), total=total)
+    return Response(page.model_dump_json(), media_type="application/json")  # once, not as FastAPI does it
 
 
 @router.get("/{run_id}", dependencies=READS)

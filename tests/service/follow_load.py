@@ -22,6 +22,8 @@ import httpx
 from tests.service.scripts import turn, write
 from tests.service.server import Server
 
+_COME_S = 5.0
+"""Until all clients are there."""
 _ASK_S = 0.25
 """Between two calls of the API."""
 
@@ -35,6 +37,7 @@ class Client:
 
     async def follow(self, http: httpx.AsyncClient, url: str, run: str, break_s: float | None) -> None:
         got = self.received.setdefault(run, [])
+        await asyncio.sleep(random.uniform(0, _COME_S))
         while True:
             headers = {"Last-Event-ID": str(got[-1])} if got else {}
             until = time.monotonic() + random.uniform(0.5, 1.5) * break_s if break_s else None
