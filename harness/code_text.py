@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from problems.parsing import parse
+
 _HOLE = "\0"  # stands for a part that is not a constant: no name goes across it
 # A source can be made to grow without end, and this runs in the supervisor.
 _MAX_CHARACTERS, _MAX_MACROS, _MAX_DOTS = 1_000_000, 100, 4
@@ -38,7 +40,7 @@ def parsed(source: str) -> ast.Module:
     # As bytes: the encoding that the source declares for itself decides what is a comment.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of invalid escapes
-        return ast.parse(source.encode())
+        return parse(source.encode())
 
 
 @functools.lru_cache(maxsize=2)  # several ask about the same candidate

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from problems.parsing import parse
 from problems.spec import Case, Problem, ProblemError, Tolerance
 
 _FOLDER = Path(__file__).parent
@@ -57,7 +58,7 @@ class Entry:
     @property
     def arguments(self) -> list[str]:
         """The names of the function's arguments."""
-        for node in ast.parse(self.path.read_text(encoding="utf-8")).body:
+        for node in parse(self.path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name == self.function:
                 return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
         return []
@@ -118,7 +119,7 @@ def statement(entry: Entry) -> str:
     source = entry.path.read_text(encoding="utf-8")
     if entry.published:
         return source
-    lines, module = source.splitlines(), ast.parse(source)
+    lines, module = source.splitlines(), parse(source)
     needed = _needed_by(entry.function, module)
     text = ""
     for node in module.body:
@@ -177,7 +178,7 @@ def declared_entry(path: Path, number: int, name: str) -> Entry:
 
 def _declaration(path: Path) -> dict[str, Any]:
     """The literal keyword arguments of the file's `PROBLEM = Problem(...)`."""
-    for node in ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body:
+    for node in parse(path.read_text(encoding="utf-8"), filename=str(path)).body:
         if isinstance(node, ast.Assign) and "PROBLEM" in _bound(node) and isinstance(node.value, ast.Call):
             declared = {}
             for keyword in node.value.keywords:

@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 from problems import catalogue
 from problems.catalogue import Entry
+from problems.parsing import parse
 from problems.spec import Arguments, Case, Problem, ProblemError, RankContext, Subgroups, Tolerance, Work
 
 _GENERATOR = Path("utils/input_output_tensors.py")
@@ -92,7 +93,7 @@ def _user_entry(path: Path, number: int, suite: str) -> Entry:
     """From a file with `PROBLEM`, or with `reference` (or `solution`) and `inputs` and, as it likes, `CASES` and
     `TOLERANCE` in literals, `work`, `illegal`."""
     try:
-        module = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        module = parse(path.read_text(encoding="utf-8"), filename=str(path))
     except (SyntaxError, UnicodeDecodeError, OSError) as error:
         raise ProblemError(f"{path}: {error}") from None
     functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}

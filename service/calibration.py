@@ -8,7 +8,7 @@ from pathlib import Path
 from harness import roofline
 from harness.calibration import Calibration
 from harness.machine import Machine
-from service.render import when
+from runs.wording import when
 from service.text import columns
 
 

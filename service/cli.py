@@ -30,6 +30,7 @@ from service.commands import (
     run,
     runs,
     sandbox,
+    serve,
     sweep,
 )
 from service.text import indent, one_line
@@ -62,6 +63,7 @@ runs.app.command("cancel")(enter.cancel)
 app.add_typer(runs.app, name="runs")
 app.command("report")(report.report)
 app.add_typer(sandbox.app, name="sandbox")
+app.add_typer(serve.app, name="serve")
 app.command("doctor")(doctor.doctor)
 
 

@@ -9,21 +9,21 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from agent import models, strategies
+from agent import models
 from agent.models.base import require_price
-from agent.prompt import folder_hash, require_page
+from agent.prompt import folder_hash
 from harness import machine
 from harness.errors import UsageError
 from harness.sandboxes import Access, checked
-from harness.types import Backend, Check, CollectivesRule, DType, Frozen, IsolationLevel, PlatformName, Protocol
-from problems.catalogue import Entry, entries, find, select_case
-from runs.events import Budget, RunConfig, Target
+from problems.catalogue import Entry, entries, find
+from runs.events import Budget, RunConfig
 from runs.sweep import Plan
 from service import presets
-from service.options import Place, resolve
+from service.asked import Settings
+from service.options import Place
 
 
-class Wanted(Frozen):
+class Wanted(Settings):
     """The keys of a plan file; a flag of the same name wins. What is None was not given."""
 
     name: str | None = None
@@ -32,33 +32,24 @@ class Wanted(Frozen):
     problems: str | tuple[str | int, ...] | None = None
     models: str | tuple[str, ...] | None = None
     samples: int = Field(default=1, ge=1)
-    suite: str = ""
-    case: str | None = None
-    platform: PlatformName | None = None
-    world_size: int | None = Field(default=None, ge=1, le=64)
     sandbox: str = ""
-    dtype: DType | None = None
-    backend: Backend | None = None
-    protocol: Protocol = "ringsmith"
-    check: Check = "oracle"
-    trials: int = Field(default=3, ge=1, le=100)
-    isolation: IsolationLevel = "auto"
-    collectives: CollectivesRule = "allow"
-    timing: bool = True
-    steps: int = Field(default=20, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
-    usd: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    wall: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
-    device_seconds: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
-    speedup_target: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    strategy: str = "phased"
-    context_tokens: int = Field(default=150_000, ge=1000)
     sweep_usd: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     sweep_tokens: int | None = Field(default=None, ge=1)
     sweep_gpu_hours: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     sweep_wall: float | None = Field(default=None, ge=1.0, allow_inf_nan=False)
     concurrency: int = Field(default=16, ge=1, le=1000)
     retries: int = Field(default=2, ge=0, le=20)
+
+    def caps(self) -> Budget:
+        """Limits of all runs together."""
+        hours = self.sweep_gpu_hours
+        return Budget(
+            steps=None,
+            tokens=self.sweep_tokens,
+            usd=self.sweep_usd,
+            wall_s=self.sweep_wall,
+            device_s=None if hours is None else hours * 3600,
+        )
 
 
 def wanted(file: Path | None, flags: Mapping[str, Any]) -> Wanted:
@@ -89,7 +80,7 @@ def make_plan(asked: Wanted, name: str, access: Access | None = None) -> Plan:
     ProblemError for what cannot be."""
     if asked.problems is None or asked.models is None:
         raise UsageError(f"sweep {name} does not exist yet: say --problems and --models, or --plan FILE")
-    return _grid(asked, name, select(asked.problems, asked.suite), _names(asked.models), access=access)
+    return _grid(asked, name, select(asked.problems, asked.suite), model_names(asked.models), access=access)
 
 
 def widen(plan: Plan, asked: Wanted, given: frozenset[str]) -> Plan:
@@ -101,7 +92,7 @@ def widen(plan: Plan, asked: Wanted, given: frozenset[str]) -> Plan:
     problems = select(tuple(plan.cases) if asked.problems is None else asked.problems, asked.suite)
     # A problem keeps the case that it was begun with, whatever its default is by now.
     cases = {} if "case" in given else plan.cases
-    return plan.widened(_grid(asked, plan.name, problems, _names(asked.models or plan.models), cases))
+    return plan.widened(_grid(asked, plan.name, problems, model_names(asked.models or plan.models), cases))
 
 
 def select(said: str | Sequence[str | int], suite: str) -> list[Entry]:
@@ -137,10 +128,9 @@ def _select(part: str, listed: list[Entry], suite: str) -> list[Entry]:
     return [find(part, suite)]
 
 
-def _names(said: str | Sequence[str]) -> list[str]:
+def model_names(said: str | Sequence[str]) -> list[str]:
+    """The models that a plan names, each once."""
     names = [name.strip() for name in said.split(",")] if isinstance(said, str) else list(said)
-    if not any(names):
-        raise UsageError("no model is named")
     return list(dict.fromkeys(filter(None, names)))
 
 
@@ -153,36 +143,12 @@ def _grid(
     access: Access | None = None,
 ) -> Plan:
     """`cases` of problems that need not have their default."""
+    if not names:
+        raise UsageError("no model is named")
     place = Place(checked(asked.sandbox), access)
-    setup = resolve(asked.platform, asked.world_size, asked.dtype, asked.backend, place)
-    require_page(setup.backend)
-    budget = Budget(
-        steps=asked.steps, tokens=asked.tokens, usd=asked.usd, wall_s=asked.wall, device_s=asked.device_seconds
-    )
-    strategies.make(asked.strategy).check(budget)
+    setup = asked.setup(place)
     configs = [
-        RunConfig(
-            problem=entry.number,
-            suite=entry.suite,
-            case=select_case(entry, asked.case or (cases or {}).get(entry.number) or entry.default).name,
-            platform=setup.platform,
-            world_size=setup.world_size,
-            dtype=setup.dtype,
-            backend=setup.backend,
-            model=model,
-            protocol=asked.protocol,
-            check=asked.check,
-            trials=asked.trials,
-            isolation=asked.isolation,
-            collectives=asked.collectives,
-            budget=budget,
-            target=Target(speedup=asked.speedup_target),
-            strategy=asked.strategy,
-            context_tokens=asked.context_tokens,
-            timing=asked.timing,
-            sample=sample,
-            sandbox=place.address,
-        )
+        asked.config(setup, entry, model, case=(cases or {}).get(entry.number), sample=sample, sandbox=place.address)
         for entry in problems
         for model in names
         for sample in range(1, asked.samples + 1)

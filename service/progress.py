@@ -32,7 +32,7 @@ from runs.events import (
 )
 from runs.fold import Folding
 from runs.messages import ToolCall
-from service.render import charged, duration, speedups
+from runs.wording import charged, duration, speedups
 from service.text import one_line, plain
 
 _LINES, _KEPT = 6, 2000

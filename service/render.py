@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from harness.jail import LAYERS
-from harness.types import Evaluation, Finding, Measurement, Mismatch, RankReport, Ratio, Timing
+from harness.types import Evaluation, Finding, Mismatch, RankReport, Timing
 from runs.attempts import Attempt
 from runs.events import Spend
 from runs.fold import Run
-from runs.rates import Charged, Rates
+from runs.wording import charged, duration, speedup, speedups
 from service.text import columns, indent, one_line
 
 _LOG_LINES = 20
@@ -19,50 +18,12 @@ _FINDINGS = 3
 """Findings that are shown, likewise."""
 
 
-def speedup(ratio: Ratio) -> str:
-    """`1.70x [1.65, 1.75]`: the ratio and its 95% interval."""
-    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
-
-
-def speedups(measured: Measurement | None) -> str:
-    """Every speed-up that was measured, in one line; empty for a candidate that was not timed."""
-    if measured is None:
-        return ""
-    device = f", device {speedup(measured.device.speedup)}" if measured.device else ""
-    return f"eager {speedup(measured.eager.speedup)}{device}"
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3.5 h`."""
-    if abs(seconds) < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if abs(seconds) < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def when(at: float) -> str:
-    """Unix time as local date and minute."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-
-
 def spent(spend: Spend) -> str:
     """`7 steps, 41200 tokens, 0.31 USD, 12 min, 85 device-seconds`."""
     usd = f"{spend.usd:.2f} USD" if spend.usd_known else f"at least {spend.usd:.2f} USD (a price was unknown)"
     cached = f" ({spend.cached_tokens / spend.input_tokens:.0%} of the input cached)" if spend.cached_tokens else ""
     used = f"{spend.steps} steps, {spend.tokens} tokens{cached}, {usd}"
     return f"{used}, {duration(spend.wall_s)}, {spend.device_s:.0f} device-seconds"
-
-
-def charged(prices: Charged) -> str:
-    """`table 2026-11-22: input 2, cached 0.2, output 12; above 200000 tokens input 4, ... USD per million tokens`."""
-    if prices.rates is None:
-        return f"table {prices.table}, which does not have the model"
-    tiers = [f"; above {tier.above} tokens {_rates(tier)}" for tier in prices.tiers]
-    return f"table {prices.table}: {_rates(prices.rates)}{''.join(tiers)} USD per million tokens"
-
-
-def _rates(rates: Rates) -> str:
-    given = [(name, getattr(rates, name)) for name in Rates.model_fields]
-    return ", ".join(f"{name.replace('_', ' ')} {usd:g}" for name, usd in given if usd is not None)
 
 
 def attempts_table(attempts: tuple[Attempt, ...], best: Attempt | None) -> str:

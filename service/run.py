@@ -16,7 +16,7 @@ from agent.loop import resume_loop, run_loop
 from agent.models.base import Model, OnText, require_price
 from agent.models.replay import Replay
 from agent.prompt import render, require_page
-from harness import machine, roofline
+from harness import machine, platforms, roofline
 from harness.errors import UsageError
 from harness.types import Backend, BuildReport, Evaluation
 from problems.catalogue import find, select_case, statement
@@ -62,6 +62,13 @@ def run_one(
         return run_loop(
             config, model, session, record, messages, on_event, prompts_hash=prompts_hash, toolbox=catalogue, cap=cap
         )
+
+
+def check(config: RunConfig) -> None:
+    """Raises what `run_one` would before any process is started, so that a door can refuse a run at once."""
+    select_case(find(config.problem, config.suite), config.case)
+    platforms.get(config.platform).check(config.world_size)
+    _model(config, None, None, None)
 
 
 def resume_one(

@@ -12,8 +12,9 @@ from rich.text import Text
 from runs.attempts import headline
 from runs.fold import Folding
 from runs.sweep import Cell, Plan
+from runs.wording import duration, speedup
 from service.estimate import Estimate
-from service.render import duration, speedup, spent
+from service.render import spent
 from service.tally import STATES, Tally
 from service.text import columns, one_line
 

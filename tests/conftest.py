@@ -58,3 +58,14 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Headless Chromium, one for all tests of a worker (`tests.browser`)."""
+    from tests import browser
+
+    if reason := browser.missing():
+        pytest.skip(reason)
+    with browser.opened() as driver:
+        yield driver

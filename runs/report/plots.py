@@ -1,22 +1,14 @@
-"""The plots of a report, drawn by matplotlib (extra `plots`) as SVG that takes its colours from the page.
-
-Every colour is drawn as a stand-in that `svg` replaces by a CSS variable, so that one drawing serves dark and light.
-"""
+"""The plots of a report."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
 
 import numpy as np
 
-from harness.errors import UsageError
+from runs.html import drawing
 from runs.metrics import fast_curve, geomean_speedup, shares, solved_curve
 from runs.report.study import Group, Study
 from runs.report.tables import MODES
@@ -26,16 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SERIES = 8
-"""Colours in turn; the page defines `--s0` to `--s7`."""
-_INK, _FAINT, _GRID = "#010203", "#010204", "#010205"
-_MODE_COLOURS: dict[str, str] = {mode: f"#01030{i}" for i, mode in enumerate((*MODES, "correct"))}
-_STAND_INS = (
-    {_INK: "var(--ink)", _FAINT: "var(--faint)", _GRID: "var(--grid)"}
-    | {f"#01020{c}": f"var(--s{i})" for i, c in enumerate("6789abcd")}
-    | {colour: f"var(--m{i})" for i, colour in enumerate(_MODE_COLOURS.values())}
-)
-_COLOURS = [stand_in for stand_in, name in _STAND_INS.items() if name.startswith("var(--s")]
+_MODE_COLOURS: dict[str, str] = dict(zip((*MODES, "correct"), drawing.MODES, strict=True))
 _LINES = ("-", "--", ":", "-.")
 _MOST_PAIRS = 6
 """Pairs of configurations that are drawn; the table has all."""
@@ -52,12 +35,7 @@ class Plot:
 
 def plots(study: Study) -> list[Plot]:
     """Raises UsageError without matplotlib."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UsageError(
-            "an HTML report needs matplotlib: install the extra `plots`, or use another --format"
-        ) from None
+    drawing.require_matplotlib()
     made = [_fast_curves(study), _modes(study), _solved(study), _roofline(study)]
     if len(study.groups) > 1:
         made.append(_head_to_head(study))
@@ -65,24 +43,24 @@ def plots(study: Study) -> list[Plot]:
 
 
 def _fast_curves(study: Study) -> Plot:
-    with _figure(len(study.ks)) as (figure, panels):
+    with drawing.figure(len(study.ks)) as (figure, panels):
         for axes, k in zip(panels, study.ks, strict=True):
             for i, group in enumerate(study.groups):
                 curve = fast_curve(group.rows, study.problems, list(_PS), study.fast, k)
                 axes.plot(curve.x, curve.y, label=group.label, **_line(i))
                 assert curve.low is not None and curve.high is not None
-                axes.fill_between(curve.x, curve.low, curve.high, color=_COLOURS[i % SERIES], alpha=0.12, linewidth=0)
+                axes.fill_between(curve.x, curve.low, curve.high, color=_colour(i), alpha=0.12, linewidth=0)
             axes.set(xlabel="p", ylabel=f"fast_p@{k}", xlim=(0.5, 4), ylim=(0, None))
-            axes.axvline(1.0, color=_FAINT, linewidth=0.8)
+            axes.axvline(1.0, color=drawing.FAINT, linewidth=0.8)
         _legend(figure, panels)
         rule = "point estimate" if study.fast.raw else "lower bound of the interval"
         note = f"Share of all problems that are correct and faster than p ({study.fast.figure} figure, by the {rule})"
         margin = f", with a margin of {study.fast.margin:.1%}" if study.fast.margin else ""
-        return Plot("fast", "fast_p", f"{note}{margin}. Bands: 95% over problems.", svg(figure))
+        return Plot("fast", "fast_p", f"{note}{margin}. Bands: 95% over problems.", drawing.svg(figure))
 
 
 def _modes(study: Study) -> Plot:
-    with _figure(1, height=1.0 + 0.45 * len(study.groups)) as (figure, panels):
+    with drawing.figure(1, height=1.0 + 0.45 * len(study.groups)) as (figure, panels):
         axes = panels[0]
         for row, group in enumerate(study.groups):
             of, left = shares(group.rows, study.problems, _how), 0.0
@@ -98,7 +76,7 @@ def _modes(study: Study) -> Plot:
             axes.bar(0, 0, color=_MODE_COLOURS[mode], label=mode)
         _legend(figure, panels, columns=5)
         note = "How runs end, in ParallelKernelBench's words. `refused`: a cheat or a forbidden feature, ours only."
-        return Plot("modes", "Failure modes", note, svg(figure))
+        return Plot("modes", "Failure modes", note, drawing.svg(figure))
 
 
 def _how(row: Row) -> str:
@@ -106,7 +84,7 @@ def _how(row: Row) -> str:
 
 
 def _solved(study: Study) -> Plot:
-    with _figure(2) as (figure, panels):
+    with drawing.figure(2) as (figure, panels):
         for axes, axis, label in zip(panels, ("step", "usd"), ("steps", "USD"), strict=True):
             end = max((row.spend.steps if axis == "step" else row.spend.usd for row in study.rows), default=0.0)
             for i, group in enumerate(study.groups):
@@ -114,23 +92,21 @@ def _solved(study: Study) -> Plot:
                     curve = solved_curve(group.samples, study.problems, axis, success)  # type: ignore[arg-type]
                     x, y = np.append(curve.x, max(end, curve.x[-1])), np.append(curve.y, curve.y[-1])
                     name = f"{group.label}: {'correct' if success is CORRECT else study.fast_name}"
-                    axes.step(
-                        x, y, where="post", color=_COLOURS[i % SERIES], linestyle=style, linewidth=1.4, label=name
-                    )
+                    axes.step(x, y, where="post", color=_colour(i), linestyle=style, linewidth=1.4, label=name)
             axes.set(xlabel=f"{label} used by a run", ylabel="share of problems", ylim=(0, None), xlim=(0, end or 1))
         _legend(figure, panels)
         note = "Share of problems that one run has solved by then; a run that its official evaluation fails never has."
-        return Plot("solved", "Solved at step and at cost", note, svg(figure))
+        return Plot("solved", "Solved at step and at cost", note, drawing.svg(figure))
 
 
 def _roofline(study: Study) -> Plot:
     titles: dict[str, str] = {}
-    with _figure(1, height=4.2) as (figure, panels):
+    with drawing.figure(1, height=4.2) as (figure, panels):
         axes, known = panels[0], [row for row in study.rows if row.correct and row.sol_us and row.candidate_us]
         for i, group in enumerate(study.groups):
             of = [row for row in known if study.label_of(row) == group.label and row.outcome == "sample"]
             x, y = [row.sol_us or 0.0 for row in of], [row.candidate_us or 0.0 for row in of]
-            drawn = axes.scatter(x, y, s=18, color=_COLOURS[i % SERIES], label=group.label, alpha=0.8)
+            drawn = axes.scatter(x, y, s=18, color=_colour(i), label=group.label, alpha=0.8)
             drawn.set_urls([f"#{study.anchor(row)}" for row in of])
             for row in of:
                 what = f"{row.config.problem} {row.name}, {group.label}"
@@ -138,14 +114,16 @@ def _roofline(study: Study) -> Plot:
         floors = _span([row.sol_us or 0.0 for row in known])
         times = _span([row.candidate_us or 0.0 for row in known])
         for share in (1.0, 0.5, 0.1, 0.01):
-            axes.plot(floors, [floor / share for floor in floors], color=_FAINT, linewidth=0.8)
+            axes.plot(floors, [floor / share for floor in floors], color=drawing.FAINT, linewidth=0.8)
             if times[0] < floors[1] / share < times[1]:
-                axes.annotate(f"{share:.0%}", (floors[1], floors[1] / share), color=_FAINT, fontsize=8, va="center")
+                axes.annotate(
+                    f"{share:.0%}", (floors[1], floors[1] / share), color=drawing.FAINT, fontsize=8, va="center"
+                )
         axes.set(xlabel="floor of the roofline, us", ylabel="candidate, us")
         _log(axes, *floors, *times)
         _legend(figure, panels)
         note = "Correct candidates, best latency known; the lines are shares of the roofline. A point leads to its run."
-        return Plot("roofline", "Candidates against the roofline", note, svg(figure, titles))
+        return Plot("roofline", "Candidates against the roofline", note, drawing.svg(figure, titles))
 
 
 def _span(values: list[float]) -> tuple[float, float]:
@@ -154,7 +132,7 @@ def _span(values: list[float]) -> tuple[float, float]:
 
 def _head_to_head(study: Study) -> Plot:
     pairs = list(combinations(study.groups, 2))[:_MOST_PAIRS]
-    with _figure(min(3, len(pairs)), rows=-(-len(pairs) // 3), height=3.4) as (figure, panels):
+    with drawing.figure(min(3, len(pairs)), rows=-(-len(pairs) // 3), height=3.4) as (figure, panels):
         for axes, (first, second) in zip(panels, pairs, strict=False):
             _pair(study, axes, first, second)
         for axes in panels[len(pairs) :]:
@@ -162,7 +140,7 @@ def _head_to_head(study: Study) -> Plot:
         note = (
             "Each problem's geometric mean speed-up with either; those that only one solved stand at the other's edge."
         )
-        return Plot("pairs", "Head to head", note, svg(figure))
+        return Plot("pairs", "Head to head", note, drawing.svg(figure))
 
 
 def _pair(study: Study, axes: Axes, first: Group, second: Group) -> None:
@@ -177,33 +155,20 @@ def _pair(study: Study, axes: Axes, first: Group, second: Group) -> None:
     one = [(x or low, y or low) for x, y in points if (x is None) != (y is None)]
     for of, marker in ((both, "o"), (one, "x")):
         if of:
-            axes.scatter([x for x, _ in of], [y for _, y in of], s=20, marker=marker, color=_COLOURS[0], alpha=0.8)
-    axes.plot([low, high], [low, high], color=_FAINT, linewidth=0.8)
-    axes.axhline(1, color=_GRID, linewidth=0.8)
-    axes.axvline(1, color=_GRID, linewidth=0.8)
+            axes.scatter([x for x, _ in of], [y for _, y in of], s=20, marker=marker, color=_colour(0), alpha=0.8)
+    axes.plot([low, high], [low, high], color=drawing.FAINT, linewidth=0.8)
+    axes.axhline(1, color=drawing.GRID, linewidth=0.8)
+    axes.axvline(1, color=drawing.GRID, linewidth=0.8)
     axes.set(xlabel=first.label, ylabel=second.label)
     _log(axes, low * 0.95, high, low * 0.95, high)
 
 
+def _colour(i: int) -> str:
+    return drawing.SERIES[i % len(drawing.SERIES)]
+
+
 def _line(i: int) -> dict[str, Any]:
-    return {"color": _COLOURS[i % SERIES], "linestyle": _LINES[i // SERIES % len(_LINES)], "linewidth": 1.6}
-
-
-@contextmanager
-def _figure(columns: int, rows: int = 1, height: float = 3.2) -> Iterator[tuple[Figure, list[Axes]]]:
-    import matplotlib
-    from matplotlib.figure import Figure as NewFigure
-
-    style: Any = {
-        "svg.fonttype": "none", "svg.hashsalt": "ringsmith", "text.parse_math": False, "font.family": "sans-serif",
-        "font.size": 9, "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _FAINT, "xtick.color": _INK,
-        "ytick.color": _INK, "grid.color": _GRID, "axes.grid": True, "axes.axisbelow": True, "axes.facecolor": "none",
-        "figure.facecolor": "none", "savefig.facecolor": "none", "legend.frameon": False, "axes.spines.top": False,
-        "axes.spines.right": False, "axes.formatter.min_exponent": 4,
-    }  # fmt: skip
-    with matplotlib.rc_context(style):
-        figure = NewFigure(figsize=(9, height * rows + 0.3), layout="constrained")
-        yield figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+    return {"color": _colour(i), "linestyle": _LINES[i // len(drawing.SERIES) % len(_LINES)], "linewidth": 1.6}
 
 
 def _log(axes: Axes, left: float, right: float, bottom: float, top: float) -> None:
@@ -222,27 +187,3 @@ def _legend(figure: Figure, panels: list[Axes], columns: int = 2) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     if labels:
         figure.legend(handles, labels, loc="outside upper left", ncols=columns, fontsize=8)
-
-
-def svg(figure: Figure, titles: dict[str, str] | None = None) -> str:
-    """The drawing as an `<svg>` to stand in a page: its colours the page's, its links (to `#key`) with a tooltip."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # the same in every figure
-    text = re.sub(r"#0102[0-9a-f]{2}|#0103[0-9a-f]{2}", _variable, text)
-    return re.sub(r'<a xlink:href="#([^"]+)"[^>]*>', _titled(titles or {}), text)
-
-
-def _variable(match: re.Match[str]) -> str:
-    return _STAND_INS.get(match.group(0), match.group(0))
-
-
-def _titled(titles: dict[str, str]) -> Callable[[re.Match[str]], str]:
-    def add(match: re.Match[str]) -> str:
-        key = match.group(1)
-        return f'<a href="#{key}"><title>{escape(titles.get(key, key))}</title>'
-
-    return add

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from harness.errors import UsageError
-from runs import control
-from runs.control import Action, Request
-from runs.record import DEFAULT_ROOT, Record
+from runs.control import Action
+from runs.record import DEFAULT_ROOT
 from service.commands.runs import find_record
+from service.entering import enter
 from service.options import Json, RunsDir
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run id, path of a record, or `latest`.")]
@@ -65,28 +64,9 @@ def cancel(run: RunName, runs_dir: RunsDir = DEFAULT_ROOT, json: Json = False) -
 def _leave(run: str, runs_dir: Path, action: Action, json: bool, text: str = "") -> None:
     """Raises UsageError if nobody would take it."""
     record = find_record(run, runs_dir)
-    try:
-        request = Request(action=action, text=text)
-    except ValidationError as error:
-        raise UsageError(control.why(error)) from None
-    when = _when(record, action)
-    name = control.send(record.path, request)
+    name, when = enter(record, action, text)
     if json:
         said = {"run_id": record.run_id, "path": str(record.path), "request": name, "action": action}
         typer.echo(json_module.dumps(said))
     else:
         typer.echo(f"run {record.run_id}: {action} is taken {when}")
-
-
-def _when(record: Record, action: Action) -> str:
-    """When the request will be taken. UsageError if never."""
-    if record.is_being_written():
-        return "before the next tool call" if action == "cancel" else "before the next step"
-    if (ended := record.finished()) and ended.final:
-        raise UsageError(f"run {record.run_id} has ended ({ended.reason}): nobody would take the {action}")
-    if action in ("pause", "resume", "cancel"):
-        raise UsageError(
-            f"no process leads run {record.run_id}: there is nothing to {action}; "
-            f"`ringsmith run --resume {record.run_id}` goes on with it"
-        )
-    return "once the run is resumed"

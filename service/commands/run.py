@@ -10,8 +10,8 @@ import typer
 
 from harness.errors import UsageError
 from harness.types import PlatformName
-from problems.catalogue import find, select_case
-from runs.events import Budget, Event, RunConfig, Target
+from problems.catalogue import find
+from runs.events import Event
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT
 from service import presets
@@ -129,26 +129,26 @@ def run(
         setup = resolve(platform, world_size, dtype, backend, where)
         if preset is not None:
             presets.check(preset, setup.platform, asked_for=platform is not None)
-        config = RunConfig(
-            problem=entry.number,
-            suite=entry.suite,
-            case=select_case(entry, case or entry.default).name,
-            platform=setup.platform,
-            world_size=setup.world_size,
-            dtype=setup.dtype,
-            backend=setup.backend,
-            model=model or _recording(entry.number, setup.platform),
+        from service.asked import Settings  # on demand: other commands start faster without
+
+        settings = Settings(
+            case=case,
             protocol=protocol,
             check=check,
             trials=trials,
             isolation=isolation,
             collectives=collectives,
-            budget=Budget(steps=steps, tokens=tokens, usd=usd, wall_s=wall, device_s=device_seconds),
-            target=Target(speedup=speedup_target),
+            steps=steps,
+            tokens=tokens,
+            usd=usd,
+            wall=wall,
+            device_seconds=device_seconds,
+            speedup_target=speedup_target,
             strategy=strategy,
             context_tokens=context_tokens,
-            sandbox=where.address,
         )
+        chosen = model or _recording(entry.number, setup.platform)
+        config = settings.config(setup, entry, chosen, sandbox=where.address)
 
         def start(on_event: Callable[[Event], None]) -> Run:
             from service.run import run_one

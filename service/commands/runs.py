@@ -27,9 +27,10 @@ from runs.events import (
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from runs.requests import request_of
+from runs.wording import charged, speedups, when
 from service.options import Json, RunsDir
 from service.progress import asked
-from service.render import attempts_table, charged, run_summary, speedups, when
+from service.render import attempts_table, run_summary
 from service.text import columns, indent, one_line
 
 app = typer.Typer(
@@ -105,6 +106,7 @@ def request(
 class ExportFormat(StrEnum):
     chat_jsonl = "chat-jsonl"
     inspect = "inspect"
+    html = "html"
 
 
 class Steps(StrEnum):
@@ -122,15 +124,22 @@ def export(
         Steps, typer.Option(help="chat-jsonl: the whole conversation, or the task and the graded candidate alone.")
     ] = Steps.all,
     out: Annotated[
-        Path | None, typer.Option(help="chat-jsonl: file, default stdout. inspect: folder, default `logs`.")
+        Path | None,
+        typer.Option(
+            help="chat-jsonl: file, default stdout. inspect: folder, default `logs`. html: file, or a folder for "
+            "several runs; default RUN.html."
+        ),
     ] = None,
     runs_dir: RunsDir = DEFAULT_ROOT,
 ) -> None:
-    """Write runs as chat messages (for training), or as Inspect logs, one per configuration."""
+    """Write runs as chat messages (for training), as Inspect logs, one per configuration, or as HTML, one file each."""
     from tools.catalogue import schemas
 
     paths = [find_runs(run, runs_dir) for run in runs]
     try:
+        if form is ExportFormat.html:
+            _export_html(paths, out)
+            return
         if form is ExportFormat.inspect:
             _export_inspect(paths, schemas(), out or Path("logs"))
         else:
@@ -167,6 +176,21 @@ def _export_inspect(paths: list[Path], tools: list[dict[str, Any]], folder: Path
         typer.echo(f"warning: {one_line(line, 400)}", err=True)
     for group in found.groups:
         typer.echo(str(write_log(group.rows, group.label, tools, folder)))
+
+
+def _export_html(paths: list[Path], out: Path | None) -> None:
+    from runs.exports.page import run_page
+    from runs.loading import records
+
+    found = list({record.path.resolve(): record for path in paths for record in records(path)}.values())
+    folder = out if out is not None and (len(found) > 1 or out.is_dir()) else None
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    for record in found:
+        file = folder / f"{record.run_id}.html" if folder else out or Path(f"{record.run_id}.html")
+        # What a model wrote may hold half a surrogate pair.
+        file.write_text(run_page(record), encoding="utf-8", errors="replace")
+        typer.echo(str(file))
 
 
 def find_runs(name: str, runs_dir: Path) -> Path:

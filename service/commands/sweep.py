@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.errors import UsageError
-from runs.events import Budget
 from runs.record import DEFAULT_ROOT
 from runs.sweep import Plan
 from runs.sweep_record import SweepRecord, sweep_record
@@ -184,14 +183,6 @@ def _run(record: SweepRecord, plan: Plan, asked: Wanted, engine: EngineName, acc
 
     console = stderr_console()
     console.print(plan_text(plan, None))
-    gpu_hours = asked.sweep_gpu_hours
-    caps = Budget(
-        steps=None,
-        tokens=asked.sweep_tokens,
-        usd=asked.sweep_usd,
-        wall_s=asked.sweep_wall,
-        device_s=None if gpu_hours is None else gpu_hours * 3600,
-    )
     progress = SweepProgress(console, plan)
     try:
         with _engine(engine, plan, access) as evaluator:
@@ -203,7 +194,7 @@ def _run(record: SweepRecord, plan: Plan, asked: Wanted, engine: EngineName, acc
                 engine_name=plan.common.get("sandbox") or engine,
                 concurrency=asked.concurrency,
                 retries=asked.retries,
-                caps=caps,
+                caps=asked.caps(),
             )
             return running.run(), running.tally
     finally:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from harness.types import Measurement
 from runs.events import AgentCalled, Event, ModelReplied, PersonActed, RunFinished, RunStarted, ToolReturned
 from runs.fold import Folding
-from service.render import duration, evaluation_block, speedups
+from runs.wording import duration, speedups
+from service.render import evaluation_block
 
 WRITES = ("write_candidate", "edit_candidate")
 _LINES = (

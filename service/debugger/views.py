@@ -11,10 +11,10 @@ from rich.text import Text
 
 from harness.types import Verdict
 from runs.messages import Message
+from runs.wording import speedup
 from service.debugger.code import changes, highlighted
 from service.debugger.journal import Result, Row
 from service.debugger.session import Debugging
-from service.render import speedup
 from service.text import one_line, plain
 
 _NO_LIMIT = "\n\nBudget left: no limit."

@@ -6,7 +6,8 @@ from harness.jail import LAYERS
 from harness.types import Difference, Measurement, Mismatch, RankReport, Stage, Verdict
 from runs.events import LaneStarted, Spend
 from runs.fold import fold
-from service.render import attempts_table, duration, evaluation_block, run_summary, spent
+from runs.wording import duration
+from service.render import attempts_table, evaluation_block, run_summary, spent
 from service.text import columns, one_line, plain
 
 

@@ -1,5 +1,5 @@
 // Tables sort by a click on a heading and filter by words; without scripts they are merely read.
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll("table[data-sort]")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => heading.firstChild.addEventListener("click", () => {
     const cells = [...table.tBodies[0].rows].map(row => ({ row, key: row.cells[column].dataset.k }));

@@ -1,0 +1,1 @@
+"""The HTTP API: `app.make_app` over a `service.jobs.keeper.Keeper`."""
