@@ -109,10 +109,10 @@ class RunAsked(Settings):
     preset: str | None = Field(default=None, max_length=100)
     """Settings by one name; those that are given win."""
 
-    def resolved(self) -> RunConfig:
+    def resolved(self, place: Place = HERE) -> RunConfig:
         """Raises UsageError or ProblemError for what cannot be."""
         asked = self._with_preset() if self.preset is not None else self
-        setup = asked.setup()
+        setup = asked.setup(place)
         if self.preset is not None:
             presets.check(self.preset, setup.platform, asked_for=self.platform is not None)
         return asked.config(setup, find(asked.problem, asked.suite), asked.model)
@@ -132,11 +132,11 @@ class EvaluationAsked(Conditions):
     soak: int = Field(default=1, ge=1, le=1000)
     """How often correctness and stress are gone through."""
 
-    def resolved(self) -> Request:
+    def resolved(self, place: Place = HERE) -> Request:
         """Raises UsageError or ProblemError for what cannot be."""
         from harness.evaluate import reference_candidate
 
-        entry, setup = find(self.problem, self.suite), self.setup()
+        entry, setup = find(self.problem, self.suite), self.setup(place)
         return Request(
             candidate=reference_candidate(entry)
             if self.source is None

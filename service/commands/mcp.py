@@ -94,7 +94,7 @@ def mcp(
         bool, typer.Option("--http", help="Serve streamable HTTP, a run for each session, instead of stdin and stdout.")
     ] = False,
     host: Annotated[str, typer.Option(help=f"Address to serve. Others than loopback need {TOKEN} set.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8766,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="By which name clients call this host, if by another than --host's."),

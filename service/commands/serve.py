@@ -20,7 +20,7 @@ import typer
 from harness.errors import UsageError
 from runs.record import DEFAULT_ROOT
 from runs.wording import when
-from service.options import Json, finite
+from service.options import Json, SandboxAddress, SandboxCa, SandboxToken, finite, place
 from service.text import columns
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ def serve(
         bool,
         typer.Option("--allow-files", help="Let clients name models and suites that are files of this machine."),
     ] = False,
+    sandbox: SandboxAddress = "",
+    sandbox_ca: SandboxCa = None,
+    sandbox_token_file: SandboxToken = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Runs that go on at once; others wait.")] = 16,
     rate: Annotated[
         float, typer.Option(min=0.0, callback=finite, help="Requests a second of one client; 0: no limit.")
@@ -94,6 +97,7 @@ def serve(
     if context.invoked_subcommand is not None:
         return
     _require_extra()
+    where = place(sandbox, sandbox_ca, sandbox_token_file)
     from service.http.access import Tokens, read_token_file
     from service.http.guard import LOCAL, Rules, is_loopback
     from service.jobs.keeper import Keeper
@@ -115,7 +119,7 @@ def serve(
         tokens = Tokens(store, read_token_file(token_file) if token_file else "")
         if rules.needs_token and not tokens.any():
             raise UsageError("that needs a token: `ringsmith serve token create NAME --scope run`, or --token-file")
-        keeper = Keeper(root, store, concurrency=concurrency, files=allow_files)
+        keeper = Keeper(root, store, concurrency=concurrency, files=allow_files, place=where)
         keeper.open()
         try:
             _serve(keeper, tokens, rules, listening, access_log, pages)

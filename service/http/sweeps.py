@@ -45,7 +45,7 @@ def start(name: Name, asked: Wanted, keeper: KeeperNow, who: Runner, once: OnceN
         raise UsageError(f"the address says {name}, the plan {asked.name}")
     asked = wanted(None, asked.model_dump(exclude_unset=True))  # with its preset
     if asked.preset is not None:
-        presets.check(asked.preset, asked.setup().platform, asked_for=asked.platform is not None)
+        presets.check(asked.preset, asked.setup(keeper.place).platform, asked_for=asked.platform is not None)
     keeper.allow_all(asked)
     return Said(name=keeper.sweeps.start(asked, name, by=who.name, once=once))
 

@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -18,7 +19,7 @@ from agent.external import PREFIX as EXTERNAL
 from agent.models import redaction
 from harness import platforms
 from harness.errors import HarnessError, UsageError
-from harness.pool import local
+from harness.sandboxes import open_pool
 from harness.types import IsolationLevel, Request
 from problems.catalogue import find
 from runs.control import Action
@@ -35,6 +36,7 @@ from service.jobs.store import Once, Store
 from service.jobs.sweeps import Sweeps
 from service.jobs.tables import JobRow, new_job
 from service.jobs.tail import Tail, Tails
+from service.options import HERE, Place
 from service.plan import Wanted, model_names
 
 STOP_S = 25.0
@@ -57,20 +59,22 @@ class Keeper:
         *,
         concurrency: int = 16,
         files: bool = False,
-        make_pool: MakePool = local,
+        place: Place = HERE,
+        make_pool: MakePool | None = None,
     ) -> None:
         """`concurrency` runs are led at once, others wait; `files`: whether models and suites may be named that are
-        read from files of this machine."""
-        self.root, self.store, self.files = root.resolve(), store, files
+        read from files of this machine; `place`: where candidates are evaluated, wherever those of an earlier server
+        were."""
+        self.root, self.store, self.files, self.place = root.resolve(), store, files, place
         self.tails = Tails()
         self.index = RunsIndex(self.root, store, self.tails)
-        self.pools = Pools(make_pool)
+        self.pools = Pools(make_pool or partial(open_pool, place.address, access=place.access))
         self.stopping = threading.Event()
         self.runs = Crew("run", concurrency)
         self._evaluations = Crew("evaluation", 4)
-        self._leading = Leading(self.root, store, self.index, self.tails, self.pools, self.stopping)
+        self._leading = Leading(self.root, store, self.index, self.tails, self.pools, self.stopping, place.address)
         self._evaluating = Evaluating(store, self.pools, self.stopping)
-        self.sweeps = Sweeps(self.root, store, self.pools, self.stopping)
+        self.sweeps = Sweeps(self.root, store, self.pools, self.stopping, place)
         self._lock: int | None = None
 
     # -- the process -------------------------------------------------------------------------------------------------
@@ -225,7 +229,8 @@ class Keeper:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _begin(self, asked: RunJob, by: str, once: Once | None) -> str:
-        config = asked.config
+        config = asked.config.model_copy(update={"sandbox": self.place.address})
+        asked = asked.model_copy(update={"config": config})
         self._check(config)
         entry = find(config.problem, config.suite)
         run_id = new_run_id(entry.number, entry.name)
@@ -252,6 +257,8 @@ class Keeper:
 
     def allow_all(self, asked: Wanted) -> None:
         """Raises UsageError for a sweep that this server was not told to allow."""
+        if asked.sandbox:
+            raise UsageError("sandbox: candidates are evaluated where this server was told to (`serve --sandbox`)")
         self._allowed("", asked.suite)
         for name in model_names(asked.models or ()):
             self._allowed(name, "")

@@ -61,10 +61,18 @@ class Leading:
     """Thread-safe."""
 
     def __init__(
-        self, root: Path, store: Store, index: RunsIndex, tails: Tails, pools: Pools, stopping: threading.Event
+        self,
+        root: Path,
+        store: Store,
+        index: RunsIndex,
+        tails: Tails,
+        pools: Pools,
+        stopping: threading.Event,
+        address: str = "",
     ) -> None:
+        """`address` is that of the pools' sandboxes."""
         self._root, self._store, self._index, self._tails = root, store, index, tails
-        self._pools, self._stopping = pools, stopping
+        self._pools, self._stopping, self._address = pools, stopping, address
         self.active: set[str] = set()
         """Runs that are led, or wait for their turn."""
         self._led: set[str] = set()
@@ -151,7 +159,7 @@ class Leading:
                 if again and self._paused(tail) and not self._pending(path) & {"resume", "cancel"}:
                     # A run that is gone on with is no longer paused; this one nobody has asked to go on.
                     control.send(path, control.Request(action="pause"))
-                run = resume_one(Record(path), on_event=on_event, sandbox=pool)
+                run = resume_one(Record(path), on_event=on_event, sandbox=pool, where=self._address)
             else:
                 run = run_one(config, root=self._root, on_event=on_event, sandbox=pool, run_id=run_id)
         return run.reason or "interrupted"

@@ -21,6 +21,7 @@ from service.jobs.crew import Crew
 from service.jobs.pools import Pools, Share
 from service.jobs.store import Once, Store
 from service.jobs.tables import JobRow
+from service.options import Place
 from service.plan import Wanted, check_models, make_plan, widen
 from service.sweep import Sweep
 from service.tally import Tally
@@ -41,8 +42,8 @@ class _Nobody:
 class Sweeps:
     """Thread-safe."""
 
-    def __init__(self, root: Path, store: Store, pools: Pools, stopping: threading.Event) -> None:
-        self._root, self._store, self._pools, self._stopping = root, store, pools, stopping
+    def __init__(self, root: Path, store: Store, pools: Pools, stopping: threading.Event, place: Place) -> None:
+        self._root, self._store, self._pools, self._stopping, self._place = root, store, pools, stopping, place
         self.crew = Crew("sweep", 4)
         self._going: dict[str, Sweep] = {}
         self._lock = threading.Lock()
@@ -50,11 +51,12 @@ class Sweeps:
     def start(self, asked: Wanted, name: str, *, by: str = "", once: Once | None = None) -> str:
         """Begin a sweep, go on with one, or widen it and go on: as the command does. Returns its name. Raises
         UsageError or ProblemError for what cannot be, ConflictError while it is being run."""
+        asked = asked.model_copy(update={"sandbox": self._place.address})
         record = sweep_record(self._root, name)
         keys = frozenset(asked.model_fields_set)
 
         def plan_of() -> Plan:
-            return widen(record.plan(), asked, keys) if record.exists() else make_plan(asked, name)
+            return widen(record.plan(), asked, keys) if record.exists() else make_plan(asked, name, self._place.access)
 
         check_models(plan_of(), asked.sweep_usd)
 

@@ -12,8 +12,9 @@ from runs.events import PersonActed
 from runs.record import Record
 from service import cli
 from service.commands import serve
+from tests.nodes import RIGHT, node
 from tests.service.jobs.conftest import wait
-from tests.service.scripts import turn
+from tests.service.scripts import turn, write
 from tests.service.server import Server
 
 KEY = "sk-a-key-that-nobody-may-see-0123456789"
@@ -162,6 +163,24 @@ def test_a_candidate_is_evaluated_by_real_ranks(server):
     asked = [one.post("/evaluations", body), one.post("/evaluations", body | {"source": "x = 1\n"})]
     told = [one.get(f"/evaluations/{answer.json()['id']}", params={"wait": 60}).json() for answer in asked]
     assert [answer["evaluation"]["verdict"] for answer in told] == ["passed", "api_error"]
+
+
+def test_a_server_may_evaluate_on_a_node(server, tmp_path):
+    calls = ("write_candidate", {"source": RIGHT}), ("run_benchmark", {}), ("submit", {})
+    write(tmp_path / "scripts", "p01", [turn(*calls)])
+    where = {"case": "tiny", "platform": "cpu", "world_size": 2, "timing": False}
+    model = f"scripted:{tmp_path / 'scripts'}"
+    with node() as gpus:
+        one = server("--sandbox", gpus.url, "--allow-files", module="service.cli")
+        run_id = one.post("/runs", where | {"problem": 1, "model": model}).json()["run_id"]
+        record = Record(one.runs / run_id)
+        wait(lambda: (record.path / "events.jsonl").exists() and record.finished() is not None, 60)
+        assert httpx.get(f"{gpus.url}/v1/node", verify=False).json()["jobs_begun"] > 0
+        run = record.run()
+        assert run.config.sandbox == gpus.url and run.official is not None and run.official.passed
+        elsewhere = {"problems": "1", "models": model, "sandbox": "http://example.org"}
+        told = httpx.put(f"{one.api}/sweeps/s", json=where | elsewhere, timeout=60.0, verify=False)
+        assert told.status_code == 422 and "serve --sandbox" in told.json()["detail"]
 
 
 def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch, capsys):
