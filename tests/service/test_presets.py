@@ -18,7 +18,7 @@ def resolved(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     def call(*arguments: str, platform: str = "cuda"):
         seen = []
 
-        def run_one(config, *, root, on_event, on_text):
+        def run_one(config, *, root, on_event, on_text, access):
             seen.append(config)
             return fold(events)
 
