@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter
 
 from harness.types import (
     Backend,
+    Candidate,
     Check,
     CollectivesRule,
     DType,
@@ -16,6 +17,7 @@ from harness.types import (
     IsolationLevel,
     PlatformName,
     Protocol,
+    Request,
 )
 from runs.messages import Message, ToolCall, Turn
 from runs.rates import Charged
@@ -88,6 +90,11 @@ class RunConfig(Frozen):
     """Which of several runs that are alike otherwise, from 1."""
     sandbox: str = ""
     """Where candidates are evaluated: a node's URL, `batch:FOLDER`, or "" for the machine that led the run."""
+
+    def request(self, candidate: Candidate) -> Request:
+        """To judge a candidate as this run does."""
+        alike = {name: getattr(self, name) for name in Request.model_fields if name in RunConfig.model_fields}
+        return Request(candidate=candidate, **alike)
 
 
 class _Event(Frozen):

@@ -86,7 +86,7 @@ def regrade(
                 if candidate is None:
                     console.print(f"{run.run_id}: no correct candidate, nothing to regrade")
                     continue
-                request = _request(record, config, candidate)
+                request = config.request(record.candidate(candidate))
                 if not again and any(_same(earlier, request) for earlier in regrades(record)):
                     console.print(f"{run.run_id}: regraded so before (--again does it once more)")
                     continue
@@ -126,23 +126,6 @@ def _records(targets: list[str], runs_dir: Path) -> Iterator[Record]:
 def _place(config: RunConfig) -> tuple[str, PlatformName, int, IsolationLevel]:
     """Where a sandbox is, and what for."""
     return config.sandbox, config.platform, config.world_size, config.isolation
-
-
-def _request(record: Record, config: RunConfig, candidate: str) -> Request:
-    return Request(
-        candidate=record.candidate(candidate),
-        problem=config.problem,
-        suite=config.suite,
-        case=config.case,
-        platform=config.platform,
-        world_size=config.world_size,
-        dtype=config.dtype,
-        protocol=config.protocol,
-        check=config.check,
-        trials=config.trials,
-        timing=config.timing,
-        collectives=config.collectives,
-    )
 
 
 def _same(earlier: Regrade, request: Request) -> bool:

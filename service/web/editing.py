@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nicegui import ui
 
-from harness.types import Candidate, Evaluation, Request
+from harness.types import Candidate, Evaluation
 from runs.wording import speedups
 from service.jobs.tables import JobRow
 from service.web.failure import show_failure
@@ -63,20 +63,7 @@ class Editing:
         if view is None or not await self._may():
             return
         config = view.state.config
-        request = Request(
-            candidate=Candidate(source=self._code.value, backend=config.backend),
-            problem=config.problem,
-            suite=config.suite,
-            case=config.case,
-            platform=config.platform,
-            world_size=config.world_size,
-            dtype=config.dtype,
-            protocol=config.protocol,
-            check=config.check,
-            trials=config.trials,
-            timing=config.timing,
-            collectives=config.collectives,
-        )
+        request = config.request(Candidate(source=self._code.value, backend=config.backend))
         job_id = await tried(self._site.keeper.evaluate, request, config.isolation, by=self._visitor.name)
         if job_id is None:
             return
