@@ -62,8 +62,12 @@ class SweepProgress:
 
 
 def _result(state: Folding | None) -> str:
+    """The official evaluation's where there is one: what counts."""
     if state is None or state.best is None:
         return "no correct candidate"
+    if (official := state.run().official) is not None:
+        measured = official.measurement
+        return f"official {speedup(headline(measured)) if measured else official.verdict.value}"
     measured = state.best.measurement
     return f"best {speedup(headline(measured)) if measured else 'correct, not timed'}"
 

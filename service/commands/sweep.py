@@ -147,7 +147,7 @@ def sweep(
             asked_for=asked.platform is not None or record.exists(),
         )
     if dry_run:
-        return _dry_run(resolved, runs_dir, json)
+        return _dry_run(resolved, asked.sweep_usd, runs_dir, json)
     check_models(resolved, asked.sweep_usd)
     with record:
         record.open_to_write()
@@ -160,10 +160,15 @@ def sweep(
     raise typer.Exit(_exit_code(reason, tally))
 
 
-def _dry_run(plan: Plan, runs_dir: Path, json: bool) -> None:
+def _dry_run(plan: Plan, sweep_usd: float | None, runs_dir: Path, json: bool) -> None:
     from service.estimate import estimate
+    from service.plan import check_models
     from service.sweep_progress import plan_text
 
+    try:
+        check_models(plan, sweep_usd)
+    except UsageError as error:  # a plan may be made where no key is
+        typer.echo(f"warning: the sweep would be refused here: {error}", err=True)
     forecast = estimate(plan, runs_dir)
     if json:
         typer.echo(

@@ -56,12 +56,17 @@ def test_a_sweep_from_its_plan_to_its_last_line(environment, tmp_path) -> None:
     planned = ringsmith(*asked, *CPU, "--dry-run", environment=environment)
     assert planned.returncode == 0 and "2 problems x 2 models x 2 samples = 8 runs" in planned.stdout
     assert "GPU-hours under lease: 0.18 (assumed" in planned.stdout and not (tmp_path / "r").exists()
+    nobody = ringsmith(
+        "sweep", "--problems", "1", "--models", "foo", "--name", "n", *CPU, "--dry-run", environment=environment
+    )
+    assert nobody.returncode == 0 and "warning: the sweep would be refused here: 'foo' is not a model" in nobody.stderr
 
     done = ringsmith(*asked, *CPU, "--json", environment=environment)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["reason"], facts["cells"], facts["solved"], facts["unsolved"]) == ("done", 8, 4, 4)
     assert "p01 scripted:" in done.stderr and "#2: begins as" in done.stderr
+    assert done.stderr.count(": submitted; official ") == 4
     assert facts["spend"]["device_s"] > 0
 
     again = ringsmith(*asked, *CPU, environment=environment)
