@@ -69,10 +69,31 @@ class Client:
         return False
 
 
+@dataclass
+class Seen:
+    """What was measured, of all rounds."""
+
+    clients: list[Client]
+    took: list[float] = field(default_factory=list)
+    rss: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of the server at the beginning, in the middle and at the end of each round."""
+    restarted_s: float = 0.0
+    late: int = 0
+    """Streams that did not end."""
+
+
 async def measure(args: argparse.Namespace, server: Server, scripts: Path) -> int:
     server.start()
-    limits = httpx.Limits(max_connections=None)
-    http = httpx.AsyncClient(timeout=httpx.Timeout(60.0), limits=limits)
+    http = httpx.AsyncClient(timeout=httpx.Timeout(60.0), limits=httpx.Limits(max_connections=None))
+    seen = Seen([Client() for _ in range(args.clients)])
+    for _ in range(args.rounds):
+        await _round(args, server, scripts, http, seen)
+    await http.aclose()
+    return _report(args, server, seen)
+
+
+async def _round(args: argparse.Namespace, server: Server, scripts: Path, http: httpx.AsyncClient, seen: Seen) -> None:
+    """Other runs than before, from their beginning until they are cancelled."""
     asked = {
         "problem": 1, "platform": "cpu", "world_size": 2, "strategy": "loop", "steps": 1_000_000,
         "model": f"scripted:{scripts}?think={args.think}",
@@ -84,36 +105,34 @@ async def measure(args: argparse.Namespace, server: Server, scripts: Path) -> in
         runs.append(answer.json()["run_id"])
     while (await http.get(f"{server.api}/runs", params={"state": "running"})).json()["total"] < args.runs:
         await asyncio.sleep(0.5)
-    rss = {"start": server.rss_bytes}
-    clients = [Client() for _ in range(args.clients)]
+    start = server.rss_bytes
     followers = [
         asyncio.create_task(client.follow(http, server.api, run, args.reconnect or None))
-        for client in clients
+        for client in seen.clients
         for run in runs
     ]
     asker = ProcessPoolExecutor(1, get_context("spawn"))
     asking = asyncio.wrap_future(asker.submit(ask, server.api, args.seconds))
-    began, restarted_s = time.monotonic(), 0.0
+    began = time.monotonic()
     await asyncio.sleep(args.seconds / 2)
-    rss["middle"] = server.rss_bytes
+    middle = server.rss_bytes
     if args.restart:
         before = time.monotonic()
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
-        restarted_s = time.monotonic() - before
+        seen.restarted_s = time.monotonic() - before
     await asyncio.sleep(max(0.0, began + args.seconds - time.monotonic()))
-    rss["end"] = server.rss_bytes
-    took = await asking
+    seen.rss.append((start, middle, server.rss_bytes))
+    seen.took += await asking
     asker.shutdown()
     for run in runs:
         await http.post(f"{server.api}/runs/{run}/cancel", json={})
     done, late = await asyncio.wait(followers, timeout=120)
     for task in late:
         task.cancel()
-    await http.aclose()
     if not args.restart:
         assert all(task.exception() is None for task in done)
-    return _report(args, server, clients, took, rss, restarted_s, len(late))
+    seen.late += len(late)
 
 
 def ask(api: str, seconds: float) -> list[float]:
@@ -135,15 +154,8 @@ def ask(api: str, seconds: float) -> list[float]:
     return took
 
 
-def _report(
-    args: argparse.Namespace,
-    server: Server,
-    clients: list[Client],
-    took: list[float],
-    rss: dict[str, int],
-    restarted_s: float,
-    late: int,
-) -> int:
+def _report(args: argparse.Namespace, server: Server, seen: Seen) -> int:
+    clients, took, late = seen.clients, seen.took, seen.late
     written = {}
     for path in sorted(server.runs.glob("*/events.jsonl")):
         lines = path.read_bytes().splitlines()
@@ -156,12 +168,12 @@ def _report(
             lost += len(set(range(1, count + 1)) - set(got))
             repeated += len(got) - len(set(got)) + (got != sorted(got))
     took.sort()
-    megabytes = {name: f"{value / 1e6:.0f} MB" for name, value in rss.items()}
+    megabytes = ["{:.0f}, {:.0f}, {:.0f} MB".format(*(value / 1e6 for value in values)) for values in seen.rss]
     per_client = [sum(map(len, client.received.values())) for client in clients]
     rows = {
         "runs, clients, seconds": f"{args.runs}, {args.clients}, {args.seconds:.0f}"
-        + (f", killed in the middle and back after {restarted_s:.1f} s" if args.restart else ""),
-        "events written": f"{sum(written.values())} ({sum(written.values()) / args.seconds:.1f} a second)",
+        + (f", killed in the middle and back after {seen.restarted_s:.1f} s" if args.restart else ""),
+        "events written": f"{(events := sum(written.values()))} ({events / args.seconds / args.rounds:.1f} a second)",
         "received per client": f"{min(per_client)} to {max(per_client)}",
         "connections": str(sum(client.connections for client in clients)),
         "lost": str(lost),
@@ -169,7 +181,7 @@ def _report(
         "streams that did not end": str(late),
         "API calls": str(len(took)),
         "p50, p99, longest": ", ".join(f"{_quantile(took, q) * 1e3:.1f} ms" for q in (0.5, 0.99, 1.0)),
-        "memory at start, middle, end": ", ".join(megabytes.values()),
+        "memory at start, middle, end": "; ".join(megabytes),
     }
     for name, value in rows.items():
         print(f"{name:<30} {value}")
@@ -185,6 +197,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--rounds", type=int, default=1, help="So often, with other runs, in the same server.")
     parser.add_argument("--think", type=float, default=2.0, help="Seconds of a model's reply.")
     parser.add_argument("--reconnect", type=float, default=60.0, help="Mean seconds of a connection; 0: for ever.")
     parser.add_argument("--restart", action="store_true", help="kill -9 in the middle, and start again.")
