@@ -13,6 +13,7 @@ from runs.wording import when
 from service.jobs.index import Filter, SortKey
 from service.jobs.tables import RunIndex
 from service.web.site import Site, frame, heading
+from service.web.starting import Starting
 from service.web.table import Column, Paged, Row
 
 REFRESH_S = 2.0
@@ -80,8 +81,9 @@ def runs_page(site: Site, sweep: str | None = None) -> None:
 
 
 def page(site: Site) -> None:
-    with frame(site, "Runs", "/"):
+    with frame(site, "Runs", "/") as visitor:
         heading("Runs", 1)
+        Starting(site, visitor)
         runs_page(site)
 
 

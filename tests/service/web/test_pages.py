@@ -8,10 +8,14 @@ from selenium.webdriver.common.keys import Keys
 
 from runs import control
 from runs.events import ModelReplied, ToolReturned
+from runs.loading import records
 from runs.messages import ToolCall, Turn
 from runs.record import Record
 from tests import browser as browsing
 from tests.runs.factories import candidate, evaluation, measurement
+from tests.service.scripts import turn, write
+from tests.service.server import Server
+from tests.service.web.looking import Looking
 from tests.service.web.records import EVIL, RIGHT, started
 
 
@@ -169,6 +173,35 @@ def test_an_edited_candidate_is_really_evaluated(look, server) -> None:
     look.see("Evaluating")
     look.see("correct, not timed")
     assert control.pending(server.runs / "untimed") == []
+
+
+def test_a_run_is_begun_from_a_form(browser, tmp_path) -> None:
+    write(tmp_path / "scripts", "default", [turn(("read", {"what": "reference"})), {"text": "I give up."}])
+    served = Server(tmp_path / "runs", "--allow-files", pages=True).start()
+    try:
+        look = Looking(browser, served.url)
+        look.begin()
+        look.open("/")
+        look.press("New run")
+        look.press("Begin")
+        look.see("problem: say which", ".q-notification")
+        look.field("Problem of the run").send_keys("allreduce")
+        look.click("1 allreduce", "[role=option]")
+        look.field("Model: PROVIDER/MODEL").send_keys("nobody/knows")
+        look.press("Begin")
+        look.see("'nobody' is not a provider", ".q-notification")
+        look.field("Model: PROVIDER/MODEL").send_keys(Keys.CONTROL, "a", Keys.NULL)
+        look.field("Model: PROVIDER/MODEL").send_keys(f"scripted:{tmp_path / 'scripts'}")
+        look.field("Case, if not the usual one").send_keys("tiny")
+        look.choose("Platform", "cpu")
+        look.field("Ranks, if not all GPUs").send_keys("2")
+        look.press("Begin")
+        look.see("finished: model_stopped")
+    finally:
+        served.stop()
+    (record,) = records(served.runs)
+    config = record.started().config
+    assert (config.problem, config.case, config.platform, config.world_size) == (1, "tiny", "cpu", 2)
 
 
 def test_problems_have_their_floors_and_the_machine_its_facts(look) -> None:
