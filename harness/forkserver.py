@@ -304,6 +304,7 @@ def main() -> None:
     import torch.distributed
 
     import harness.rank  # noqa: F401  everything that a rank needs, before the first fork
+    import problems.parsing  # noqa: F401  a jailed rank sees nothing of this folder
 
     if torch.cuda.is_initialized():
         raise RuntimeError("the fork server must not hold a CUDA context")
