@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import threading
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 
 
 def parse(source: str | bytes, filename: str = "<unknown>") -> ast.Module:

@@ -170,8 +170,8 @@ def test_no_key_is_to_be_found_anywhere(box):
         box,
         "paths = glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline') + glob.glob('/proc/*/task/*/environ')\n"
         "fds = [os.readlink(path) for path in glob.glob('/proc/self/fd/*') if os.path.lexists(path)]\n"
-        "return {'read': [path for path in paths if 'PATH=' in text(path)], 'environ': dict(os.environ),\n"
-        "        'all': ''.join(map(text, paths)), 'fds': fds}",
+        "return {'read': [path for path in paths if 'PATH=' in text(path)][:3], 'environ': dict(os.environ),\n"
+        "        'all': ''.join(sorted(set(map(text, paths)))), 'fds': fds}",  # once each: a message has a limit
     )
     assert found["read"] and SECRET not in json.dumps(found) and "OPENAI" not in json.dumps(found)
     assert not any(Path(link).is_dir() for link in found["fds"]), "a folder's descriptor would lead out of the jail"
