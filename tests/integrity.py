@@ -95,6 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whatever escapes becomes a child of ours
     before = _machine(options)
+    over_at = time.monotonic() + options.seconds
     evil = _chosen(folder("evil", options.platform), options.only)
     honest = _chosen(folder("honest", options.platform), options.only)
     rows: list[dict[str, Any]] = []
@@ -104,11 +105,12 @@ def main(arguments: list[str] | None = None) -> int:
             with Session(options, world_size, dtype) as session:
                 for example in evil:
                     for _ in range(options.evil_repeats):
-                        _show(session.evaluate(example))
+                        if time.monotonic() < over_at:
+                            _show(session.evaluate(example))
                 for example in honest if options.repeats else ():
-                    _honest(session, example)
+                    _honest(session, example, over_at)
             rows += session.rows
-    mixed = _mixed(options, evil) if options.mixed else None
+    mixed = _mixed(options, evil, over_at) if options.mixed and evil else None
     left = _left_over(options, before)
     wrong = [row for row in rows if not row["right"]]
     print(f"\n{len(rows)} evaluations, {len(wrong)} not as expected; left over: {left or 'nothing'}")
@@ -123,20 +125,21 @@ def main(arguments: list[str] | None = None) -> int:
     return int(bool(wrong or left or (mixed and mixed["wrong"])))
 
 
-def _honest(session: Session, example: Example) -> None:
-    """As often as asked for; one line for all of them."""
-    repeats, every = session.options.repeats, session.options.timed_every
-    rows = [
-        session.evaluate(example, timing=every > 0 and i % every == 0, soak=session.options.soak)
-        for i in range(repeats)
-    ]
+def _honest(session: Session, example: Example, over_at: float) -> None:
+    """As often as asked for and there is time; one line for all of them."""
+    every, rows = session.options.timed_every, []
+    for i in range(session.options.repeats):
+        if time.monotonic() < over_at:
+            rows.append(session.evaluate(example, timing=every > 0 and i % every == 0, soak=session.options.soak))
+    if not rows:
+        return
     passed = sum(row["right"] for row in rows)
     # What is shown is a failure, if there was one.
     shown = min(rows, key=lambda row: row["right"])
-    _show(shown | {"got": f"{shown['got']} {passed}/{repeats}", "seconds": round(sum(r["seconds"] for r in rows), 2)})
+    _show(shown | {"got": f"{shown['got']} {passed}/{len(rows)}", "seconds": round(sum(r["seconds"] for r in rows), 2)})
 
 
-def _mixed(options: argparse.Namespace, evil: list[Example]) -> dict[str, Any]:
+def _mixed(options: argparse.Namespace, evil: list[Example], over_at: float) -> dict[str, Any]:
     """Many evil evaluations in one sandbox, an honest one before and after them."""
     chance = random.Random(options.seed)
     named = options.witness or _WITNESS[options.platform]
@@ -150,7 +153,6 @@ def _mixed(options: argparse.Namespace, evil: list[Example]) -> dict[str, Any]:
         children = len(descendants(os.getpid()))
         seen: list[dict[str, Any]] = []
         pool: list[Example] = []
-        over_at = time.monotonic() + options.mixed_seconds
         for i in range(options.mixed):
             if time.monotonic() > over_at:
                 break
@@ -266,7 +268,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--evil-repeats", type=int, default=1, help="evaluations of each cheating candidate")
     parser.add_argument("--mixed", type=int, default=0, help="evil evaluations in one sandbox, then an honest one")
-    parser.add_argument("--mixed-seconds", type=float, default=math.inf, help="begin no further mixed one after these")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further evaluation after these")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the mixed evaluations")
     parser.add_argument("--witness", default="", help="honest candidate before and after the mixed ones")
     parser.add_argument("--deadline", type=float, default=5.0, help="seconds without progress in a call")
