@@ -1,0 +1,51 @@
+"""The supervisor's own clock against what ranks claim, with blocks that take real time."""
+
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from harness import outside
+from harness.errors import SandboxError
+from harness.measure import Block
+from harness.pair import FailedError
+from harness.types import Latency, Ratio, Timing
+
+CLAIMED_US = 50.0
+
+
+def block(unclaimed_us):
+    """Of one rank that claims 50 us a call while each takes `unclaimed_us` more."""
+
+    def time_block(plan, least_s):
+        time.sleep(plan.samples * plan.calls * plan.repeats * (CLAIMED_US + unclaimed_us) / 1e6)
+        return Block([[CLAIMED_US] * plan.samples], [[5.0] * plan.samples])
+
+    return time_block
+
+
+def look(candidate_us, reference_us, beside=lambda: None):
+    ranks = SimpleNamespace(world_size=1, cpu_s=time.process_time, delayed_s=lambda: 0.0, pids=[os.getpid()])
+    pair = SimpleNamespace(box=SimpleNamespace(platform=SimpleNamespace(outside=(1.25, 1000.0, 1.5))), candidate=ranks)
+    one = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
+    timing = Timing(candidate=one, reference=one, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
+    return outside.look(pair, block(candidate_us), block(reference_us), timing, beside)
+
+
+def test_honest_claims_are_confirmed():
+    assert look(0, 1000) == pytest.approx(CLAIMED_US, rel=0.25)
+
+
+@pytest.mark.parametrize("unclaimed_us", [100, 700])
+def test_calls_that_are_longer_than_claimed_where_the_reference_is_not(unclaimed_us):
+    with pytest.raises(FailedError, match=r"the ranks claim 50\.0 us a call; seen from outside"):
+        look(unclaimed_us, 0)
+
+
+@pytest.mark.parametrize("unclaimed_us", [100, 700])
+def test_a_machine_on_which_the_reference_fares_the_same_tells_nothing(unclaimed_us):
+    asked = []
+    with pytest.raises(SandboxError, match="too busy"):
+        look(unclaimed_us, unclaimed_us, lambda: asked.append("beside"))
+    assert asked == ["beside"]  # it may be the candidate that makes it so
