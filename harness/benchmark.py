@@ -3,6 +3,7 @@
     speed    seconds of each kind of evaluation, by stage, beside its target
     aa       the reference evaluated as if it were a candidate, again and again: what the noise is
     references  every problem's reference by itself: eager, device, share of the roofline
+    start    seconds until a candidate's ranks are up, by part, one set at a time and two at once
     company  one candidate first to last of ten, and while compilers keep the host's processors busy
 
 Prints a table on stderr and one JSON document on stdout.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import platform as python_platform
 import re
@@ -29,7 +31,18 @@ from typing import Any
 from harness import machine
 from harness.errors import HarnessError
 from harness.evaluate import Sandbox, reference_candidate
-from harness.types import BACKENDS, Candidate, DType, Evaluation, IsolationLevel, PlatformName, Request, Timing
+from harness.processes import Processes
+from harness.types import (
+    BACKENDS,
+    Candidate,
+    DType,
+    Evaluation,
+    IsolationLevel,
+    Limits,
+    PlatformName,
+    Request,
+    Timing,
+)
 from problems import catalogue
 from problems.spec import ProblemError
 
@@ -263,13 +276,17 @@ def _compilers() -> Iterator[None]:
 # -- references --------------------------------------------------------------------------------------------------------
 
 
-def references(bench: Bench, numbers: list[int] | None, cases: list[str]) -> list[dict[str, Any]]:
-    """Each at each case; `default` means the problem's own default. A failure is a row of its own."""
+def references(
+    bench: Bench, numbers: list[int] | None, cases: list[str], seconds: float = math.inf
+) -> list[dict[str, Any]]:
+    """Each at each case; `default` means the problem's own default. A failure is a row of its own. None is begun after
+    so many seconds."""
     rows: list[dict[str, Any]] = []
+    over_at = time.monotonic() + seconds
     with bench.sandbox() as box:
         box.warm_up()
         for entry in catalogue.entries():
-            if numbers and entry.number not in numbers:
+            if (numbers and entry.number not in numbers) or time.monotonic() > over_at:
                 continue
             for name in dict.fromkeys(entry.default if case == "default" else case for case in cases):
                 try:
@@ -289,6 +306,36 @@ def references(bench: Bench, numbers: list[int] | None, cases: list[str]) -> lis
     return rows
 
 
+def start(bench: Bench, repeats: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    with contextlib.closing(Processes(bench.platform, bench.world_size, Limits(), bench.isolation)) as processes:
+        processes.reference()  # long-lived: what every later set finds on the devices
+        for at_once in (1, 2):
+            seen: list[dict[str, float]] = []
+            for _ in range(repeats):
+                began = time.monotonic()
+                sets = [processes.spawn("candidate") for _ in range(at_once)]
+                spawned = time.monotonic()
+                for ranks in sets:
+                    ranks.begin("connect", {"limit_s": 120})
+                outcomes = [processes.expect(ranks.wait(120), "connecting") for ranks in sets]
+                up = time.monotonic()
+                for ranks in sets:
+                    ranks.kill()
+                parts = [reply["parts"] for outcome in outcomes for reply in outcome.replies]
+                seen.append(
+                    {"all": up - began, "fork": spawned - began}
+                    | {name: max(part[name] for part in parts) for name in parts[0]}
+                    | {"kill": time.monotonic() - up}
+                )
+            medians = {name: round(statistics.median(one[name] for one in seen), 3) for name in seen[0]}
+            rows.append(
+                {"name": ("one set", "two sets at once")[at_once - 1], "repeats": repeats, "slowest_rank_s": medians}
+            )
+            _say(f"{rows[-1]['name']}: " + ", ".join(f"{name} {value:.2f}" for name, value in medians.items()))
+    return rows
+
+
 # -- command line ------------------------------------------------------------------------------------------------------
 
 
@@ -296,7 +343,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m harness.benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("suite", nargs="?", default="speed", choices=("speed", "aa", "company", "references"))
+    parser.add_argument("suite", nargs="?", default="speed", choices=("speed", "aa", "company", "references", "start"))
     parser.add_argument("--platform", choices=("cpu", "cuda"), default=machine.default_platform())
     parser.add_argument("--world-size", type=int)
     parser.add_argument("--isolation", choices=("auto", "strict", "none"), default="auto")
@@ -304,6 +351,7 @@ def main() -> None:
     parser.add_argument("--no-inline", action="store_true", help="speed: without load_inline, which takes a minute")
     parser.add_argument("--problems", default="1", help="aa, references: numbers, comma-separated, or all")
     parser.add_argument("--cases", default="pkb", help="aa, references: names, comma-separated")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="references: begin none after these")
     parser.add_argument("--protocols", default="ringsmith", help="aa: ringsmith, pkb")
     given = parser.parse_args()
     world_size = given.world_size or (2 if given.platform == "cpu" else min(4, len(machine.gpus())))
@@ -315,7 +363,9 @@ def main() -> None:
         rows = aa(bench, numbers, given.cases.split(","), given.protocols.split(","), given.repeats)
     elif given.suite == "references":
         chosen = None if given.problems == "all" else [int(number) for number in given.problems.split(",")]
-        rows = references(bench, chosen, given.cases.split(","))
+        rows = references(bench, chosen, given.cases.split(","), given.seconds)
+    elif given.suite == "start":
+        rows = start(bench, given.repeats)
     else:
         rows = company(bench, given.repeats)
     gpus = machine.gpus() if given.platform == "cuda" else ()

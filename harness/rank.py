@@ -9,6 +9,7 @@ import builtins
 import difflib
 import faulthandler
 import gc
+import itertools
 import os
 import re
 import signal
@@ -56,14 +57,18 @@ class Rank:
         self.ring = Ring([], 1)
 
     def connect(self, message: dict[str, Any], then: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Context, process group, first rendezvous, `then`. Reply: `seconds` that it took.
+        """Context, process group, first rendezvous, `then`. Reply: `seconds` that it took, and of each part.
 
         May run long before anybody asks for its outcome, and meanwhile this process holds the lease: it ends itself if
         it gets stuck."""
         signal.alarm(message["limit_s"])
         if "dumps" in message:
             cuda.dump_crashes(message["dumps"])
-        began = time.monotonic()
+        marks = [("", time.monotonic())]
+
+        def part(name: str) -> None:
+            marks.append((name, time.monotonic()))
+
         port = self._listener.getsockname()[1]
         os.environ |= {
             "RANK": str(self.rank),
@@ -79,15 +84,20 @@ class Rank:
         store = TCPStore(
             "127.0.0.1", port, self.world_size, self.rank == 0, timedelta(seconds=120), master_listen_fd=fd
         )
-        self.device = self.platform.start(self.rank, self.world_size, store)
+        part("store")
+        self.device = self.platform.start(self.rank, self.world_size, store, part)
         self._memory = self.platform.symmetric(4096, sequence=0)
         self.align = self._memory.barrier
+        part("rendezvous")
         self.probe({"value": 1})  # the first collective and the first kernels are slow too
+        part("first calls")
         then()
+        part("communicators")
         signal.alarm(0)
         for lock in self.settings["locks"]:
             os.close(lock)
-        return {"seconds": time.monotonic() - began}
+        parts = {name: at - before for (_, before), (name, at) in itertools.pairwise(marks)}
+        return {"seconds": sum(parts.values()), "parts": parts}
 
     def probe(self, message: dict[str, Any]) -> dict[str, Any]:
         """A kernel, a copy to each peer and a collective. Raises if device, links or process group do not work."""

@@ -131,8 +131,9 @@ class Platform(Protocol):
 
     # In a rank.
 
-    def start(self, rank: int, world_size: int, store: Any) -> torch.device:
-        """Select the device and initialise the default process group."""
+    def start(self, rank: int, world_size: int, store: Any, part: Callable[[str], None]) -> torch.device:
+        """Select the device and initialise the default process group. `part` is told the name of each part that is
+        done."""
 
     def communicators(self) -> int:
         """Collective: make what `use_communicator` chooses from; returns how many there are. The same collective on the

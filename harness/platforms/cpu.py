@@ -75,12 +75,13 @@ class Cpu:
         cpu = machine.cpu()  # -march=native: code of one processor may not run on another that shares the cache
         return f"{cpu.model} {cpu.features}"
 
-    def start(self, rank: int, world_size: int, store: Any) -> torch.device:
+    def start(self, rank: int, world_size: int, store: Any, part: Callable[[str], None]) -> torch.device:
         import torch
         import torch.distributed as dist
 
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+        part("process group")
         return torch.device("cpu")
 
     def communicators(self) -> int:

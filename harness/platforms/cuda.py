@@ -95,11 +95,13 @@ class Cuda:
     def target(self) -> str:
         return architecture()
 
-    def start(self, rank: int, world_size: int, store: Any) -> torch.device:
+    def start(self, rank: int, world_size: int, store: Any, part: Callable[[str], None]) -> torch.device:
         import torch
         import torch.distributed as dist
 
         device = torch.device("cuda", rank)
+        torch.cuda.init()
+        part("driver")
         torch.cuda.set_device(device)
         # Bound before any candidate can replace them.
         self._synchronize, self._busy = torch._C._cuda_synchronize, torch._C._cuda_sleep
@@ -107,7 +109,10 @@ class Cuda:
         cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         self._filler = torch.zeros(2 * cache_bytes // 8, dtype=torch.int64, device=device)
         self._sink = torch.zeros((), dtype=torch.int64, device=device)
+        self._synchronize()
+        part("context")
         dist.init_process_group("nccl", store=store, rank=rank, world_size=world_size, device_id=device)
+        part("process group")
         return device
 
     def communicators(self) -> int:

@@ -167,11 +167,14 @@ def figures(
     seconds: float,
     alone: Sequence[Evaluation],
 ) -> dict:
-    runs = [one.run() for one in record.results().values()]
-    tools = [e for one in record.results().values() for e in one.events() if e.kind == "tool_returned" and e.evaluation]
+    begun = [record.begun(state.run_id) for state in record.states().values() if state.run_id]
+    records = [one for one in begun if one is not None]  # those that were stopped in the middle as well
+    runs = [one.run() for one in records]
+    tools = [e for one in records for e in one.events() if e.kind == "tool_returned" and e.evaluation]
     device_s = sum(run.spend.device_s for run in runs)
     return {
         "runs": len(runs),
+        "ended": len(record.results()),
         "reason": reason,
         "think_s": asked.think,
         "seconds": round(seconds, 1),
