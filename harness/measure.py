@@ -160,6 +160,9 @@ def summarise(
 ) -> Timing:
     """Latencies, and the ratio of medians with its interval."""
     ref, cand, ratio = _latency(reference), _latency(candidate), _ratio(reference, candidate)
+    if noise.only_longer:
+        least = ref.min_us / cand.min_us
+        ratio = ratio.model_copy(update={"low": min(ratio.low, least), "high": max(ratio.high, least)})
     unseen = noise.relative + noise.absolute_us / min(ref.median_us, cand.median_us)
     low = math.hypot(ratio.value / ratio.low - 1, unseen)
     high = math.hypot(ratio.high / ratio.value - 1, unseen)

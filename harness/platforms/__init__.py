@@ -66,6 +66,9 @@ class Noise:
 
     relative: float
     absolute_us: float
+    only_longer: bool = False
+    """Whether other work on the machine may make one side's calls many times longer in all its blocks. It leaves the
+    least times alone, so the interval holds their ratio as well."""
 
 
 @dataclass(frozen=True)
