@@ -4,7 +4,8 @@
     aa       the reference evaluated as if it were a candidate, again and again: what the noise is
     references  every problem's reference by itself: eager, device, share of the roofline
     start    seconds until a candidate's ranks are up, by part, one set at a time and two at once
-    company  one candidate first to last of ten, and while compilers keep the host's processors busy
+    company  one candidate first to last of ten, while compilers keep the host's processors busy, and while the ranks of
+             others come up
 
 Prints a table on stderr and one JSON document on stdout.
 """
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -219,14 +221,18 @@ def _aa_row(found: list[Evaluation], problem: int, case: str, protocol: str, mod
 
 
 def company(bench: Bench, repeats: int) -> list[dict[str, Any]]:
-    """The same candidate at every place of a row of ten, cold first, and among compilers."""
+    """The same candidate at every place of a row of ten, cold first; among compilers; and, with the reference against
+    itself, while others' ranks come up on the same devices, which no lease of ours allows."""
     kit, other = bench.kit(), reference_candidate(catalogue.find(1))
     rows: list[dict[str, Any]] = []
 
     def note(where: str, evaluation: Evaluation) -> None:
         measured = evaluation.measurement
-        assert measured is not None, evaluation.summary
         row: dict[str, Any] = {"where": where}
+        if measured is None:
+            rows.append(row | {"refused": evaluation.summary})
+            _say(f"{where:24s} {evaluation.summary}")
+            return
         for mode, timing in (("eager", measured.eager), ("device", measured.device)):
             if timing is not None:
                 row[mode] = [round(v, 4) for v in _ratio(timing)]
@@ -245,6 +251,14 @@ def company(bench: Bench, repeats: int) -> list[dict[str, Any]]:
         with _compilers():
             for _ in range(repeats):
                 note("among compilers", box.evaluate(bench.request(kit)))
+        for candidate, name in ((kit, "among new ranks"), (other, "itself among new ranks")):
+            for _ in range(repeats):
+                with _new_ranks(bench):
+                    try:
+                        note(name, box.evaluate(bench.request(candidate)))
+                    except HarnessError as error:
+                        rows.append({"where": name, "refused": str(error)})
+                        _say(f"{name:24s} {error}")
     return rows
 
 
@@ -271,6 +285,27 @@ def _compilers() -> Iterator[None]:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, 9)
                 process.wait()
+
+
+@contextlib.contextmanager
+def _new_ranks(bench: Bench) -> Iterator[None]:
+    """Sets of ranks come up and are ended all the time on the devices that are in use."""
+    over = threading.Event()
+
+    def churn() -> None:
+        with contextlib.closing(Processes(bench.platform, bench.world_size, Limits(), bench.isolation)) as processes:
+            while not over.is_set():
+                ranks = processes.spawn("candidate")
+                ranks.ask("connect", {"limit_s": 120}, deadline_s=120)
+                ranks.kill()
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 # -- references --------------------------------------------------------------------------------------------------------
