@@ -110,7 +110,9 @@ class Profiler:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _ask(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        return self._pair.ask("profile", message, self._limits.first_call_s + _PROFILER_S)
+        return self._pair.ask(
+            "profile", message, self._limits.first_call(self._pair.candidate.world_size) + _PROFILER_S
+        )
 
     def _trace(self) -> list[list[dict[str, Any]]]:
         candidate = self._pair.candidate

@@ -12,6 +12,7 @@ from harness.types import (
     Environment,
     Evaluation,
     Latency,
+    Limits,
     Measurement,
     Mismatch,
     Ratio,
@@ -146,3 +147,8 @@ def test_a_record_from_before_mechanisms_were_told_still_loads():
     assert to_json(evaluation(mechanisms=("copy engine", "NCCL")))["mechanisms"] == ["copy engine", "NCCL"]
     with pytest.raises(ValidationError):
         evaluation(mechanisms=("carrier pigeon",))
+
+
+def test_the_first_call_of_many_ranks_may_take_longer():
+    limits = Limits(first_call_s=10, call_s=3)
+    assert [limits.first_call(ranks) for ranks in (1, 4, 8)] == [10, 10, 20]
