@@ -239,7 +239,7 @@ class Keeper:
 
         def act(session: Session) -> str:
             session.add(new_job("run", run_id, asked.model_dump_json(), by))
-            session.add(queued_row(run_id, config, entry.name))
+            session.add(queued_row(run_id, config))
             return run_id
 
         answer, replayed = self.store.once(once, act)
