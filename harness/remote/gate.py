@@ -14,16 +14,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from harness.errors import UsageError
 from harness.remote.messages import Refusal
 
+LEAST_TOKEN = 20
+"""Characters of a secret that a person chooses, at every door that others can reach."""
+
+
+def checked_token(text: str, what: str = "the token") -> str:
+    """`text` without the spaces around it. Raises UsageError, which says `what` it is, for one that could be guessed
+    or that no client can send."""
+    token = text.strip()
+    if len(token) < LEAST_TOKEN or not token.isascii() or len(token.split()) != 1:
+        raise UsageError(
+            f"{what} must be one word of at least {LEAST_TOKEN} ASCII characters: `openssl rand -hex 32` makes one"
+        )
+    return token
+
 
 def token_hash(text: str) -> bytes:
-    """Of a token, or of a line `sha256:HEX` that is one already. Raises UsageError if it is too short to be secret."""
+    """Of a token, or of a line `sha256:HEX` that is one already. Raises UsageError as `checked_token`."""
     text = text.strip()
     with contextlib.suppress(ValueError):
         if text.startswith("sha256:") and len(digest := bytes.fromhex(text.removeprefix("sha256:"))) == 32:
             return digest
-    if len(text) < 16:
-        raise UsageError("the token needs at least 16 characters: `openssl rand -hex 32` makes one")
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(checked_token(text).encode()).digest()
 
 
 class Known:

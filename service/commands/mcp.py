@@ -156,9 +156,11 @@ def mcp(
         return opened
 
     if http:
+        from harness.remote.gate import checked_token
         from service.mcp.http import Address, Rules
 
-        address = Address(host, port, tuple(allow_host or ()), os.environ.get(TOKEN, ""))
+        token = os.environ.get(TOKEN, "")
+        address = Address(host, port, tuple(allow_host or ()), checked_token(token, TOKEN) if token else "")
         _over_http(config, opener, address, Rules(max_runs, idle), agent)
     if others := given(context) & {"host", "port", "allow_host", "max_runs", "idle"}:
         raise UsageError(f"{', '.join(sorted(others))}: only with --http")

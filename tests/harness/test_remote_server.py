@@ -67,9 +67,9 @@ def test_only_the_token_opens(served):
 
 def test_a_token_must_be_long_and_may_be_a_digest():
     assert token_hash(TOKEN) == token_hash(f"sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}")
-    for short in ("secret", "sha256:1234"):
-        with pytest.raises(UsageError, match="16 characters"):
-            token_hash(short)
+    for bad in ("secret", "sha256:1234", "a" * 19, "ten letters and nine", "ü" * 20):
+        with pytest.raises(UsageError, match="at least 20 ASCII characters: `openssl rand -hex 32`"):
+            token_hash(bad)
 
 
 def test_without_a_token_only_loopback_names_are_answered():

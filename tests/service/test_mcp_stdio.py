@@ -177,6 +177,9 @@ def test_what_cannot_be_is_said_in_one_line(said, events, tmp_path, monkeypatch)
     ):
         code, err = said(*arguments)
         assert code == 2 and text in err and err.count("\n") == 1, err
+    monkeypatch.setenv("RINGSMITH_MCP_TOKEN", "easily-guessed")
+    code, err = said("--problem", 1, *TINY, "--http", "--host", "0.0.0.0")
+    assert code == 2 and "RINGSMITH_MCP_TOKEN must be one word of at least 20 ASCII characters" in err
     monkeypatch.setattr(mcp_command, "find_spec", lambda name: None)
     code, err = said("--problem", 1)
     assert code == 2 and "pip install 'ringsmith[mcp]'" in err
