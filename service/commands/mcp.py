@@ -156,11 +156,11 @@ def mcp(
         return opened
 
     if http:
-        from harness.remote.gate import checked_token
+        from harness.remote.gate import token_hash
         from service.mcp.http import Address, Rules
 
         token = os.environ.get(TOKEN, "")
-        address = Address(host, port, tuple(allow_host or ()), checked_token(token, TOKEN) if token else "")
+        address = Address(host, port, tuple(allow_host or ()), token_hash(token, TOKEN) if token else None)
         _over_http(config, opener, address, Rules(max_runs, idle), agent)
     if others := given(context) & {"host", "port", "allow_host", "max_runs", "idle"}:
         raise UsageError(f"{', '.join(sorted(others))}: only with --http")

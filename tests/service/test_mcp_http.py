@@ -120,7 +120,9 @@ def test_a_run_that_the_server_broke_off_is_resumed(served, tmp_path):
 
 def test_only_those_are_let_in_who_may(served):
     assert served.post().status_code == 200
-    assert served.post(Authorization="Bearer wrong").status_code == 401
+    assert served.post(Authorization=f"bearer {SECRET}").status_code == 200  # the scheme is in any case
+    for wrong in ("Bearer wrong", f"Bearer {SECRET[:-1]}", f"Basic {SECRET}", SECRET):
+        assert served.post(Authorization=wrong).status_code == 401
     assert served.post(Authorization="").headers["WWW-Authenticate"] == "Bearer"
     assert served.post(Host="evil.example").status_code == 421
     assert served.post(Origin="http://evil.example").status_code == 403

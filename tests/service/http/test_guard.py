@@ -2,9 +2,7 @@
 
 import json
 
-import pytest
-
-from service.http.guard import COOKIE, MAX_BODY_BYTES, Buckets, Rules, is_loopback
+from service.http.guard import COOKIE, MAX_BODY_BYTES, Buckets, Rules
 
 RUN = {"problem": 1, "model": "openai/x"}
 
@@ -91,10 +89,3 @@ def test_buckets_fill_again():
     buckets.take("c", 0.5)
     assert len(buckets._buckets) == 2
     assert Buckets(rate=0.0, burst=0.0).take("a") == 0.0
-
-
-@pytest.mark.parametrize(
-    ("host", "local"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False)]
-)
-def test_loopback(host, local):
-    assert is_loopback(host) is local
