@@ -64,7 +64,8 @@ def test_a_whole_run_by_the_official_client(environment, tmp_path):
 
             assert "Call the tool `task` first" in agent.instructions
             refused, told = await call("task")
-            assert not refused and "Write `solution`" in told and "Contract" in told and "9 of 9 replies" in told
+            assert not refused and "Write `solution`" in told and "Contract" in told and "9 of 9 tool calls" in told
+            assert "At most 9 tool calls." in told and "replies" not in told
             assert (await call("run_benchmark"))[0]
             assert not (await call("write_candidate", source=WRONG))[0]
             with pytest.raises(MCPError, match="timed out"):
