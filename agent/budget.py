@@ -17,6 +17,8 @@ TOOL_DIMENSIONS = ("wall_s", "device_s")
 """What a tool call uses. A reply that used up steps, tokens or USD is paid for, so its calls are still worth making."""
 STOPPED = "stopped"
 """What has ended a request or a call that a person broke off, where a limit's name would stand."""
+REPLIES, CALLS = "replies", "tool calls"
+"""What a step is, as whoever leads the run is told: one of a model that we ask, one of an agent from outside."""
 REQUEST_DIMENSIONS = ("wall_s",)
 """What cuts a request that is under way: the rest has been looked at before it."""
 
@@ -108,16 +110,16 @@ class Meter:
             raise BudgetEndedError(f"sweep {dimension}")
         return Bounds(None if fit == float("inf") else int(fit), use, expected)
 
-    def remaining(self, share: Budget | None = None, before: Spend | None = None) -> str:
+    def remaining(self, share: Budget | None = None, before: Spend | None = None, steps: str = REPLIES) -> str:
         """One line for the model: what is left of every limit that there is. `share`: of a lane's limits instead,
-        `before` what had been used when it began."""
+        `before` what had been used when it began; `steps`: what they are called."""
         spend, budget, before = self.spend, share or self._budget, before or Spend()
         parts = []
         for dimension in DIMENSIONS:
             limit = getattr(budget, dimension)
             if limit is not None:
                 left = max(0, limit - getattr(spend, dimension))
-                parts.append(_LEFT[dimension].format(left=left, limit=limit - getattr(before, dimension)))
+                parts.append(_LEFT[dimension].format(left=left, limit=limit - getattr(before, dimension), steps=steps))
         return f"Budget left: {', '.join(parts) or 'no limit'}."
 
     def _begin(self, dimensions: tuple[str, ...]) -> Allowance:
@@ -140,7 +142,7 @@ class Meter:
 
 
 _LEFT = {
-    "steps": "{left} of {limit} replies",
+    "steps": "{left} of {limit} {steps}",
     "tokens": "{left} of {limit} tokens",
     "usd": "{left:.2f} of {limit:.2f} USD",
     "wall_s": "{left:.0f} of {limit:.0f} s wall time",

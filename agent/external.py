@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from agent.asked_step import make_step, without_submit
-from agent.budget import STOPPED
+from agent.budget import CALLS, STOPPED
 from agent.conversation import Conversation
 from agent.models.base import Model, ModelError
 from agent.running import Running, Session, Stopped, Toolbox
@@ -75,6 +75,7 @@ class External:
             clock=clock,
             wait=self._wait,
             stopped=self._stop.is_set,
+            steps=CALLS,
         )
         self._lock = threading.Lock()
         self._leaving = threading.Event()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jinja2
 
+from agent.budget import REPLIES
 from harness.errors import UsageError
 from harness.types import Backend, Check, DType, Topology
 from problems.catalogue import Entry
@@ -30,14 +31,15 @@ def render(
     backend: Backend,
     check: Check,
     tools: Sequence[str],
+    steps: str = REPLIES,
     work: Work | None = None,
     sol_us: float | None = None,
     folder: Path = PROMPTS,
 ) -> tuple[tuple[Message, ...], str]:
     """System and task message, and a hash over every prompt file that they were made from or that a run can show.
 
-    `statement` is the reference's source, `tools` their names, `work` and `sol_us` the roofline where it is known.
-    Raises UsageError if a file is missing or a template does not fit.
+    `statement` is the reference's source, `tools` their names, `steps` what the budget's are called, `work` and
+    `sol_us` the roofline where it is known. Raises UsageError if a file is missing or a template does not fit.
     """
     page_name = f"backends/{backend}.md"
     sources = {name: _read(folder / name) for name in ("system.md.j2", "task.md.j2", page_name)}
@@ -66,6 +68,7 @@ def render(
         "check": check,
         "page": sources[page_name].strip("\n"),
         "tools": tuple(tools),
+        "steps": steps,
         "readable": {kind: tuple(texts) for kind, texts in readable.items()},
         "work": work,
         "sol_us": sol_us,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from agent.budget import STOPPED, TOOL_DIMENSIONS, Meter
+from agent.budget import REPLIES, STOPPED, TOOL_DIMENSIONS, Meter
 from agent.cap import Cap
 from agent.conversation import Conversation
 from agent.models import redaction
@@ -95,12 +95,13 @@ class Running:
         wait: Callable[[float], object] = time.sleep,
         cap: Cap | None = None,
         stopped: Callable[[], bool] | None = None,
+        steps: str = REPLIES,
     ) -> None:
         """`state` and `talk` are those of the events in the record; `allowed` are the tools that may be called (None:
         all); `grades_untested`: a candidate that was never evaluated is graded if there is no better; `share` gives the
         limits that the model is told of; `request` is the last one in the record; `wait`: called with seconds while a
         person has the run paused; may raise Stopped; `cap` is shared with other runs; `stopped`: whether what is under
-        way is to be broken off, which does not end the run."""
+        way is to be broken off, which does not end the run; `steps`: what the leader is told that they are."""
         self.session = session
         self.record = record
         self.on_event = on_event
@@ -115,6 +116,7 @@ class Running:
         self.wait = wait
         self.inbox = Inbox(self)
         self.stopped = stopped or (lambda: False)
+        self.steps = steps
         self.meter = Meter(state.config.budget, clock, state.spend, cap, stopped)
         self._harness_failures = 0
 
@@ -178,7 +180,7 @@ class Running:
 
     def left(self) -> str:
         """One line for the model: what is left for its lane."""
-        return self.meter.remaining(self.share(self.state), self.state.lane.before)
+        return self.meter.remaining(self.share(self.state), self.state.lane.before, self.steps)
 
     def heed(self) -> None:
         """Between steps: do what persons have asked for, and hold while the run is paused. Raises Stopped."""

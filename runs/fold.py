@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from harness.errors import UsageError
@@ -183,12 +183,19 @@ class Folding:
         )
 
 
-def folding(events: Iterable[Event]) -> Folding:
-    """Raises UsageError if they do not begin with `RunStarted`."""
+def parted(events: Iterable[Event], record: str = "the record") -> tuple[RunStarted, Iterator[Event]]:
+    """A run's first event, and the others. Raises UsageError, which names the `record`, if the first is not
+    `RunStarted`."""
     rest = iter(events)
     started = next(rest, None)
     if not isinstance(started, RunStarted):
-        raise UsageError("the record does not begin with run_started")
+        raise UsageError(f"{record} does not begin with run_started")
+    return started, rest
+
+
+def folding(events: Iterable[Event]) -> Folding:
+    """Raises UsageError if they do not begin with `RunStarted`."""
+    started, rest = parted(events)
     state = Folding(started)
     for event in rest:
         state.add(event)

@@ -14,7 +14,7 @@ from harness.types import Evaluation, Frozen, Measurement, Ratio, Verdict
 from problems import catalogue
 from problems.spec import ProblemError
 from runs.events import CANCELLED, Spend, ToolReturned, is_final
-from runs.fold import Folding, Run
+from runs.fold import Folding, Run, parted
 from runs.record import Record
 from runs.rows import MODES, Outcome, ProblemKey, Progress, Row
 from runs.sweep_record import sweeps_in
@@ -90,9 +90,7 @@ def planned(paths: Sequence[Path], rows: Sequence[Row]) -> tuple[ProblemKey, ...
 
 def read(record: Record) -> Row:
     """The row of one record, without its sample's number. Raises UsageError if it is none."""
-    events = record.events()
-    started = record.started()
-    next(events)
+    started, events = parted(record.events(), str(record.path))
     state, progress = Folding(started), list[Progress]()
     for event in events:
         state.add(event)

@@ -18,7 +18,7 @@ from harness.errors import HarnessError, UsageError
 from harness.types import Candidate
 from runs.append import append_line, is_locked, last_whole_line, open_for_append
 from runs.events import EVENT, Event, RunFinished, RunStarted
-from runs.fold import Run, fold
+from runs.fold import Run, fold, parted
 
 DEFAULT_ROOT = Path(__file__).resolve().parent / "data"
 
@@ -120,10 +120,7 @@ class Record:
 
     def started(self) -> RunStarted:
         """The first event; reads one line. Raises UsageError if the run never got as far."""
-        first = next(self.events(), None)
-        if not isinstance(first, RunStarted):
-            raise UsageError(f"{self.path / _EVENTS} does not begin with run_started")
-        return first
+        return parted(self.events(), str(self.path / _EVENTS))[0]
 
     def finished(self) -> RunFinished | None:
         """The last event if it ends the run; reads the end of the file only."""

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from harness.errors import UsageError
 from harness.profile_types import Profile
 from harness.types import BuildReport, Evaluation, Frozen, Verdict
 from runs.attempts import Attempt
@@ -29,7 +28,7 @@ from runs.events import (
     ToolReturned,
     UserMessage,
 )
-from runs.fold import Folding
+from runs.fold import Folding, parted
 from runs.messages import ToolCall
 from runs.revisions import Revision
 from runs.wording import charged
@@ -201,10 +200,7 @@ class View:
 
 def view(events: Iterable[Event]) -> View:
     """Raises UsageError if they do not begin with `RunStarted`."""
-    rest = iter(events)
-    started = next(rest, None)
-    if not isinstance(started, RunStarted):
-        raise UsageError("the record does not begin with run_started")
+    started, rest = parted(events)
     shown = View(started)
     for event in rest:
         shown.add(event)

@@ -24,7 +24,7 @@ from harness.remote.messages import CompileJob, EvaluateJob, InspectJob, Job, Pl
 from harness.types import Candidate, IsolationLevel, Limits, PlatformName, Request
 from problems.catalogue import Entry, find, select_case
 from problems.spec import ProblemError
-from service.commands.evaluate import REFERENCE, read_candidate
+from service.candidates import REFERENCE, read_candidate
 from service.options import Setup, resolve
 from service.text import one_line
 from tools.compile import compiled_text

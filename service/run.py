@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent import external, models, strategies
+from agent.budget import CALLS, REPLIES
 from agent.cap import Cap
 from agent.conversation import Conversation
 from agent.external import External
@@ -165,6 +166,7 @@ def _prepared(
         backend=config.backend,
         check=config.check,
         tools=tuple(catalogue.TOOLS),
+        steps=CALLS if config.model.startswith(external.PREFIX) else REPLIES,
         work=work,
         sol_us=floor[0] if floor else None,
     )

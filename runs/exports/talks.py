@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.errors import UsageError
 from harness.types import to_json
 from runs.events import (
     AgentCalled,
@@ -15,11 +14,10 @@ from runs.events import (
     LaneStarted,
     ModelReplied,
     PersonActed,
-    RunStarted,
     ToolReturned,
     UserMessage,
 )
-from runs.fold import Folding
+from runs.fold import Folding, parted
 from runs.messages import Message, told_call
 
 
@@ -46,10 +44,7 @@ class Talk:
 
 def talks(events: Iterable[Event]) -> list[Talk]:
     """Raises UsageError if the events do not begin with `RunStarted`."""
-    rest = iter(events)
-    started = next(rest, None)
-    if not isinstance(started, RunStarted):
-        raise UsageError("the record does not begin with run_started")
+    started, rest = parted(events)
     state = Folding(started)
     beginning = run_began = [Said(message) for message in started.messages]
     found = [Talk(list(beginning))]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.errors import UsageError
-from harness.types import Backend, Candidate, Limits, Request
-from problems.catalogue import Entry, find, select_case
+from harness.types import Limits, Request
+from problems.catalogue import find, select_case
+from service.candidates import read_candidate
 from service.options import (
     AcceptSuites,
     BackendName,
@@ -35,8 +35,6 @@ from service.options import (
 )
 from service.progress import stages, stderr_console
 from service.render import evaluation_block
-
-REFERENCE = "reference"
 
 
 def evaluate(
@@ -136,21 +134,3 @@ def evaluate(
             failed |= not result.passed
             typer.echo(result.model_dump_json() if json else evaluation_block(file, result))
     raise typer.Exit(int(failed))
-
-
-def read_candidate(file: str, backend: Backend, entry: Entry | None) -> Candidate:
-    """The candidate in a file, in stdin (`-`), or the problem's `reference`. UsageError if it cannot be read or is not
-    UTF-8; the rest is the harness's to judge."""
-    if file == REFERENCE:
-        if entry is None:
-            raise UsageError("say of which problem the reference is meant")
-        from harness.evaluate import reference_candidate
-
-        return reference_candidate(entry)
-    try:
-        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return Candidate(source=content.decode("utf-8"), backend=backend)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8 text (byte {error.start})") from None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.errors import UsageError
-from problems.catalogue import find, select_case
-from runs.events import Budget, Event, RunConfig, RunFinished, RunStarted, Target
+from problems.catalogue import find
+from runs.events import Event, RunConfig, RunFinished, RunStarted
 from runs.record import DEFAULT_ROOT, Record
 from service.commands.run import exit_code
 from service.commands.runs import find_record
@@ -125,24 +125,22 @@ def mcp(
             raise UsageError("say which problem: --problem ID (`ringsmith problems list`), or --resume RUN")
         entry = find(problem, suite)
         setup = resolve(platform, world_size, dtype, backend, where)
-        config = RunConfig(
-            problem=entry.number,
-            suite=entry.suite,
-            case=select_case(entry, case or entry.default).name,
-            platform=setup.platform,
-            world_size=setup.world_size,
-            dtype=setup.dtype,
-            backend=setup.backend,
-            model="external:mcp",
+        from service.asked import Settings  # on demand: other commands start faster without
+
+        settings = Settings(
+            case=case,
             protocol=protocol,
             check=check,
             trials=trials,
             isolation=isolation,
             collectives=collectives,
-            budget=Budget(steps=steps, wall_s=wall, device_s=device_seconds),
-            target=Target(speedup=speedup_target),
-            sandbox=where.address,
+            steps=steps,
+            wall=wall,
+            device_seconds=device_seconds,
+            speedup_target=speedup_target,
+            strategy="loop",
         )
+        config = settings.config(setup, entry, "external:mcp", sandbox=where.address)
 
     def opener(on_event: OnEvent) -> Opener:
         """Of a new run for the agent of a name, or of the one in the record."""
@@ -158,9 +156,11 @@ def mcp(
         return opened
 
     if http:
+        from harness.remote.gate import token_hash
         from service.mcp.http import Address, Rules
 
-        address = Address(host, port, tuple(allow_host or ()), os.environ.get(TOKEN, ""))
+        token = os.environ.get(TOKEN, "")
+        address = Address(host, port, tuple(allow_host or ()), token_hash(token, TOKEN) if token else None)
         _over_http(config, opener, address, Rules(max_runs, idle), agent)
     if others := given(context) & {"host", "port", "allow_host", "max_runs", "idle"}:
         raise UsageError(f"{', '.join(sorted(others))}: only with --http")

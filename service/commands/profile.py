@@ -9,7 +9,7 @@ import typer
 
 from harness.types import Limits, Request
 from problems.catalogue import find, select_case
-from service.commands.evaluate import read_candidate
+from service.candidates import read_candidate
 from service.options import (
     BackendName,
     CaseName,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated
@@ -60,9 +59,9 @@ def serve(
     token = Access.given(token_file).token
     if token_file is not None and not token:
         raise UsageError(f"{token_file} is empty")
-    if not token and not _loopback(host):
+    if not token and not gate.is_loopback(host):
         raise UsageError(f"listening on {host} needs a token: --token-file, or ${TOKEN_VARIABLE}")
-    if token and tls_cert is None and not _loopback(host):
+    if token and tls_cert is None and not gate.is_loopback(host):
         typer.echo("warning: without --tls-cert and --tls-key the token crosses the network in the clear", err=True)
     settings = server.Settings(
         token_hash=gate.token_hash(token) if token else None,
@@ -76,12 +75,3 @@ def serve(
     )
     os.environ.pop(TOKEN_VARIABLE, None)
     server.serve(host, port, settings, lambda url: print(f"serving on {url}", flush=True))
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -98,15 +98,16 @@ def serve(
         return
     _require_extra()
     where = place(sandbox, sandbox_ca, sandbox_token_file)
+    from harness.remote.gate import LOOPBACK, is_loopback
     from service.http.access import Tokens, read_token_file
-    from service.http.guard import LOCAL, Rules, is_loopback
+    from service.http.guard import Rules
     from service.jobs.keeper import Keeper
     from service.web import PUBLIC
 
     local = is_loopback(host)
     names = {name.lower() for name in allow_host or ()}
     rules = Rules(
-        hosts=frozenset({*LOCAL, host.lower(), *names}) if local or names else frozenset(),
+        hosts=frozenset({*LOOPBACK, host.lower(), *names}) if local or names else frozenset(),
         needs_token=require_token or not local,
         rate=rate,
         burst=5 * rate,

@@ -154,11 +154,7 @@ class Debugger(App[str]):
         self._try(lambda: self.debugging.call("run_benchmark", timing=False))
 
     def action_with(self, name: str, argument: str, question: str) -> None:
-        def answered(text: str | None) -> None:
-            if text is not None and text.strip():
-                self._try(lambda: self.debugging.call(name, **{argument: text.strip()}))
-
-        self.push_screen(Line(question), answered)
+        self._typed(question, lambda text: self.debugging.call(name, **{argument: text}))
 
     def action_task(self) -> None:
         self.push_screen(Reader("the task", views.task(self.debugging.agent.messages)))
@@ -167,14 +163,10 @@ class Debugger(App[str]):
         self._try(self.debugging.ask)
 
     def action_hint(self) -> None:
-        def answered(text: str | None) -> None:
-            if text is not None and text.strip():
-                self._try(lambda: self.debugging.ask(text))
-
         if self.debugging.model is None:
             self._try(self.debugging.ask)  # says that there is no model
         else:
-            self.push_screen(Line("What to tell the model before its step"), answered)
+            self._typed("What to tell the model before its step", self.debugging.ask)
 
     def action_branch(self) -> None:
         if (row := self._row()) is not None:
@@ -293,6 +285,15 @@ class Debugger(App[str]):
             self.push_screen(Reader(title, shown()))
 
         self._try(read)
+
+    def _typed(self, question: str, act: Callable[[str], object]) -> None:
+        """Act on what is typed, if anything is."""
+
+        def answered(text: str | None) -> None:
+            if text is not None and (said := text.strip()):
+                self._try(lambda: act(said))
+
+        self.push_screen(Line(question), answered)
 
     def _try(self, what: Callable[[], object]) -> bool:
         """Whether it could be done; if not it is said why."""

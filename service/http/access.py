@@ -14,6 +14,7 @@ from typing import Literal
 from sqlalchemy import select
 
 from harness.errors import UsageError
+from harness.remote.gate import checked_token
 from harness.types import Frozen
 from service.errors import ConflictError, UnknownError
 from service.jobs.store import Store
@@ -129,12 +130,10 @@ class Tokens:
 def read_token_file(path: Path) -> str:
     """The token in an operator's file. Raises UsageError if it cannot be read, or could be guessed."""
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise UsageError(f"cannot read the token file {path}") from None
-    if len(token) < 20 or not token.isascii() or len(token.split()) != 1:
-        raise UsageError("a token file holds one word of 20 ASCII characters at least")
-    return token
+    return checked_token(text, f"the token in {path}")
 
 
 def _hash(token: str) -> str:

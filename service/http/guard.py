@@ -7,7 +7,6 @@ leads to this address. The Host header tells those names, the Origin header thos
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from harness.remote.gate import LOOPBACK, bearer, host_name
 from service.http.access import Grant, Tokens
 from service.http.errors import problem
 
@@ -26,12 +26,11 @@ COOKIE = "ringsmith_token"
 """Where a browser keeps its token: pages cannot send an Authorization header."""
 MAX_BODY_BYTES = 4 << 20
 _SAFE = ("GET", "HEAD", "OPTIONS")
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True)
 class Rules:
-    hosts: frozenset[str] = frozenset(LOCAL)
+    hosts: frozenset[str] = frozenset(LOOPBACK)
     """Names by which this server may be called; empty: any, where a token is needed."""
     needs_token: bool = False
     """Otherwise whoever sends none may do everything."""
@@ -65,7 +64,7 @@ class Guard:
         """Who asks, or with what the request is refused: status, detail, headers."""
         rules, method = self._rules, scope.get("method", "GET")
         host = headers.get("host", "")
-        if rules.hosts and _name(host) not in rules.hosts:
+        if rules.hosts and host_name(headers) not in rules.hosts:
             return None, (403, "this server is not called by that name (Host header)", {})
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host and (method not in _SAFE or _is_socket(scope)):
@@ -165,21 +164,6 @@ async def _refuse(
     )
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _name(host: str) -> str:
-    """Of a Host header, without its port."""
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).lower()
-
-
 def _is_socket(scope: Scope) -> bool:
     return bool(scope["type"] == "websocket")
 
@@ -189,10 +173,7 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def _token(headers: Headers) -> str:
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return token.strip()
-    return cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+    return bearer(headers) or cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
 
 
 def _has_body(headers: Headers) -> bool:

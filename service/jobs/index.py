@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, SQLColumnExpression, delete, func, insert, or_, select, update
 
 from harness.errors import RingsmithError
+from runs.attempts import headline
 from runs.events import RunConfig
 from runs.fold import Folding
 from runs.loading import described
@@ -144,13 +145,15 @@ class RunsIndex:
             )
 
     def _records(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Every record's path below the root, and what its file of events is like."""
+        """Every record's path below the root, and what its file of events is like. Nothing less than a look at each
+        tells of a run that is gone on with: its folder does not change. Thousands of looks a second are cheap only
+        without a `Path` for each."""
         sweeps = self._root / "sweeps"
         folders = [("", self._root), *((f"sweeps/{name}/runs/", sweeps / name / "runs") for name in _names(sweeps))]
         for prefix, folder in folders:
             for name in _names(folder):
                 try:
-                    yield f"{prefix}{name}", os.stat(folder / name / "events.jsonl")
+                    yield f"{prefix}{name}", os.stat(f"{folder}/{name}/events.jsonl")
                 except OSError:
                     continue
 
@@ -201,23 +204,10 @@ _NOTHING: dict[str, Any] = {
 def facts(state: Folding, live: bool) -> dict[str, Any]:
     """What a row says of a run."""
     run = state.run(live)
-    config, best = run.config, run.best
-    name = described(config.suite, config.problem)[0]
     verdicts = (attempt.verdict for attempt in reversed(run.attempts) if attempt.verdict is not None)
     verdict = run.official.verdict if run.official else next(verdicts, None)
-    measured = run.official.measurement if run.official else best.measurement if best else None
-    ratio = (measured.device or measured.eager).speedup if measured else None
-    return {
-        "problem": config.problem,
-        "name": name,
-        "case": config.case,
-        "suite": config.suite,
-        "platform": config.platform,
-        "world_size": config.world_size,
-        "dtype": config.dtype,
-        "backend": config.backend.value,
-        "model": config.model,
-        "strategy": config.strategy,
+    measured = run.official.measurement if run.official else run.best.measurement if run.best else None
+    return _of_config(run.config) | {
         "state": run.status,
         "reason": run.reason or "",
         "verdict": verdict.value if verdict else "",
@@ -225,7 +215,7 @@ def facts(state: Folding, live: bool) -> dict[str, Any]:
         "helped": run.helped,
         "steps": run.spend.steps,
         "attempts": len(run.attempts),
-        "speedup": ratio.value if ratio else None,
+        "speedup": headline(measured).value if measured else None,
         "tokens": run.spend.tokens,
         "usd": run.spend.usd,
         "wall_s": run.spend.wall_s,
@@ -235,24 +225,25 @@ def facts(state: Folding, live: bool) -> dict[str, Any]:
     }
 
 
-def queued_row(run_id: str, config: RunConfig, name: str) -> RunIndex:
-    """Of a run that waits for its turn; `name` is its problem's."""
-    return RunIndex(
-        path=run_id,
-        run_id=run_id,
-        problem=config.problem,
-        name=name,
-        case=config.case,
-        suite=config.suite,
-        platform=config.platform,
-        world_size=config.world_size,
-        dtype=config.dtype,
-        backend=config.backend.value,
-        model=config.model,
-        strategy=config.strategy,
-        state="queued",
-        started_at=time.time(),
-    )
+def queued_row(run_id: str, config: RunConfig) -> RunIndex:
+    """Of a run that waits for its turn."""
+    return RunIndex(path=run_id, run_id=run_id, state="queued", started_at=time.time(), **_of_config(config))
+
+
+def _of_config(config: RunConfig) -> dict[str, Any]:
+    """What is known of a run before it begins."""
+    return {
+        "problem": config.problem,
+        "name": described(config.suite, config.problem)[0],
+        "case": config.case,
+        "suite": config.suite,
+        "platform": config.platform,
+        "world_size": config.world_size,
+        "dtype": config.dtype,
+        "backend": config.backend.value,
+        "model": config.model,
+        "strategy": config.strategy,
+    }
 
 
 def _names(folder: Path) -> list[str]:

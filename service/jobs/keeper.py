@@ -128,14 +128,7 @@ class Keeper:
         state = tail.folding()
         if state is None:
             raise ConflictError(f"run {run_id} has no attempt yet")
-        found = [a for a in state.attempts if a.number == attempt and lane in (None, a.lane)]
-        if not found:
-            raise UnknownError(f"run {run_id} has no attempt {attempt}{f' in lane {lane}' if lane else ''}")
-        lanes = sorted({a.lane for a in found})
-        if len(lanes) > 1:
-            raise UsageError(f"attempt {attempt} is in lanes {', '.join(map(str, lanes))}: say which lane")
-        source = Record(tail.path).candidate(found[-1].candidate).source
-        begin = Beginning(run_id=run_id, attempt=attempt, summary=found[-1].summary, source=source, hint=hint)
+        begin = Beginning.of(Record(tail.path), state.attempts, attempt, lane, hint)
         _no_keys(hint)
         config = change(state.config)
         if config.backend is not state.config.backend:
@@ -239,7 +232,7 @@ class Keeper:
 
         def act(session: Session) -> str:
             session.add(new_job("run", run_id, asked.model_dump_json(), by))
-            session.add(queued_row(run_id, config, entry.name))
+            session.add(queued_row(run_id, config))
             return run_id
 
         answer, replayed = self.store.once(once, act)

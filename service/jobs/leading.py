@@ -6,17 +6,21 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from sqlalchemy.orm import Session
 
 from agent.models import redaction
-from harness.errors import HarnessError, RingsmithError
+from harness.errors import HarnessError, RingsmithError, UsageError
 from harness.types import Frozen
 from problems.spec import ProblemError
 from runs import control
+from runs.attempts import Attempt
 from runs.events import CANCELLED, Event, RunConfig, RunFinished, RunStarted
 from runs.record import Record
+from service.errors import UnknownError
 from service.jobs.index import RunsIndex
 from service.jobs.pools import Pools
 from service.jobs.store import State, Store
@@ -37,6 +41,19 @@ class Beginning(Frozen):
     summary: str
     source: str
     hint: str = ""
+
+    @classmethod
+    def of(cls, record: Record, attempts: Sequence[Attempt], number: int, lane: int | None, hint: str) -> Self:
+        """From the attempt of that number; `attempts` are the record's so far. Raises UnknownError if there is none,
+        UsageError if several lanes have one and `lane` does not say which."""
+        found = [a for a in attempts if a.number == number and lane in (None, a.lane)]
+        if not found:
+            raise UnknownError(f"run {record.run_id} has no attempt {number}{f' in lane {lane}' if lane else ''}")
+        lanes = sorted({a.lane for a in found})
+        if len(lanes) > 1:
+            raise UsageError(f"attempt {number} is in lanes {', '.join(map(str, lanes))}: say which lane")
+        source = record.candidate(found[-1].candidate).source
+        return cls(run_id=record.run_id, attempt=number, summary=found[-1].summary, source=source, hint=hint)
 
     def requests(self) -> tuple[control.Request, ...]:
         """What is left in the new run's folder: the run takes it before its first step."""

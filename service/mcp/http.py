@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import signal
 import socket
 import threading
@@ -27,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from harness.errors import UsageError
+from harness.remote.gate import LOOPBACK, is_loopback, shows
 from runs.events import RunConfig
 from service.mcp.seat import Opener, Seat
 from service.mcp.server import GONE, make
@@ -39,7 +39,6 @@ _LOOK_S = 1.0
 LEFT = (
     "This session made no call for {idle_s:.0f} s, so its run has been ended and graded. Connect anew for another run."
 )
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,8 @@ class Address:
     """0: any that is free."""
     names: Sequence[str] = ()
     """By which else clients call this host; requests for other names are refused, against DNS rebinding."""
-    token: str = ""
-    """What clients must send as `Authorization: Bearer`; empty: nothing."""
-
-    @property
-    def is_loopback(self) -> bool:
-        return self.host in ("127.0.0.1", "localhost", "::1")
+    token_hash: bytes | None = None
+    """Of what clients must send as `Authorization: Bearer`; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,7 @@ def serve(
 ) -> None:
     """Until SIGINT or SIGTERM. `said` gets the URL once it is served. Raises UsageError for an address that cannot be
     had, and for one that others can reach without a token."""
-    if not address.is_loopback and not address.token:
+    if not is_loopback(address.host) and address.token_hash is None:
         raise UsageError(f"{address.host} can be reached by others: set RINGSMITH_MCP_TOKEN, or serve 127.0.0.1")
     sessions = Sessions(open_run, rules)
     app = application(make(config, sessions.seat_of, agent), sessions, address)
@@ -173,7 +168,7 @@ def application(server: Server[Any], sessions: Sessions, address: Address) -> AS
 
     # Clients of the era without sessions ask this first, and fall back to one with sessions when it is refused.
     server.add_request_handler("server/discover", types.RequestParams, discover)
-    hosts = [*_LOOPBACK, address.host, socket.gethostname(), *address.names]
+    hosts = [*LOOPBACK, address.host, socket.gethostname(), *address.names]
     manager = StreamableHTTPSessionManager(
         server,
         # Origins are those of web pages: none has business here but one of the same host.
@@ -209,18 +204,17 @@ def application(server: Server[Any], sessions: Sessions, address: Address) -> AS
             finally:
                 watching.cancel()
 
-    return Starlette(routes=[Route(PATH, _Guarded(handle, address.token))], lifespan=lifespan)
+    return Starlette(routes=[Route(PATH, _Guarded(handle, address.token_hash))], lifespan=lifespan)
 
 
 class _Guarded:
     """Lets those through who know the token."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._expected = app, f"Bearer {token}".encode() if token else b""
+    def __init__(self, app: ASGIApp, token_hash: bytes | None) -> None:
+        self._app, self._hash = app, token_hash
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("authorization", "").encode()
-        if self._expected and not hmac.compare_digest(given, self._expected):
+        if self._hash is not None and not shows(Headers(scope=scope), self._hash):
             refused = Response("a token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
             return await refused(scope, receive, send)
         await self._app(scope, receive, send)

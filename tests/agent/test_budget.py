@@ -84,4 +84,5 @@ def test_remaining_names_every_limit_that_there_is() -> None:
         "Budget left: 18 of 20 replies, 0 of 1500 tokens, 1.50 of 2.00 USD, 570 of 600 s wall time, "
         "92 of 100 device-seconds."
     )
+    assert used(Budget(steps=20)).remaining(steps="tool calls") == "Budget left: 18 of 20 tool calls."
     assert used(Budget(steps=None)).remaining() == "Budget left: no limit."

@@ -66,7 +66,7 @@ def test_calls_are_recorded_counted_and_graded_at_the_end(record):
         late = agent.call("bench", {})
     assert [answer.ok for answer in answers] == [True, True, False, True, True, True]
     assert [answer.ended for answer in answers] == [False] * 5 + [True]
-    assert answers[1].text == "it wrong_values\n\nBudget left: 18 of 20 replies."
+    assert answers[1].text == "it wrong_values\n\nBudget left: 18 of 20 tool calls."
     assert "ended (submitted)" in answers[5].text and "passed" in answers[5].text
     assert (late.ok, late.ended) == (False, True) and "ended (submitted)" in late.text
     run = agent.ended

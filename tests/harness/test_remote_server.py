@@ -15,7 +15,7 @@ from harness.remote import client as client_module
 from harness.remote import node as node_module
 from harness.remote import suites
 from harness.remote.client import facts
-from harness.remote.gate import token_hash
+from harness.remote.gate import is_loopback, token_hash
 from harness.remote.messages import SessionSettings, Suite, identity
 from harness.sandboxes import Access, checked, open_sandbox
 from harness.types import Backend, Candidate
@@ -67,14 +67,23 @@ def test_only_the_token_opens(served):
 
 def test_a_token_must_be_long_and_may_be_a_digest():
     assert token_hash(TOKEN) == token_hash(f"sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}")
-    for short in ("secret", "sha256:1234"):
-        with pytest.raises(UsageError, match="16 characters"):
-            token_hash(short)
+    for bad in ("secret", "sha256:1234", "a" * 19, "ten letters and nine", "ü" * 20):
+        with pytest.raises(UsageError, match="at least 20 ASCII characters: `openssl rand -hex 32`"):
+            token_hash(bad)
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("127.0.0.2", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_which_addresses_only_this_machine_reaches(host, local):
+    assert is_loopback(host) is local
 
 
 def test_without_a_token_only_loopback_names_are_answered():
     with node() as one:
-        assert raw(one, "GET", "/v1/node")[0] == 200
+        for host in ("127.0.0.1", "LOCALHOST", f"[::1]:{one.port}"):
+            assert raw(one, "GET", "/v1/node", Host=host)[0] == 200
         status, said = raw(one, "GET", "/v1/node", Host=f"evil.example:{one.port}")
         assert status == 403 and "loopback" in said["message"]
 

@@ -24,7 +24,8 @@ from tests.service.mcp_place import Place, Slow
 from tests.service.test_end_to_end import RIGHT, ROOT, TINY, command
 from tests.service.test_enter import WRONG, until
 
-TOKEN = {"Authorization": "Bearer secret"}
+SECRET = "a-secret-of-20-chars"
+TOKEN = {"Authorization": f"Bearer {SECRET}"}
 START = {
     "jsonrpc": "2.0", "id": 1, "method": "initialize",
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bare", "version": "1"}},
@@ -34,7 +35,7 @@ START = {
 class Served:
     """A server process, on a port of its own."""
 
-    def __init__(self, root, *arguments, token="secret"):
+    def __init__(self, root, *arguments, token=SECRET):
         environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
         environment |= {"RINGSMITH_MCP_TOKEN": token} if token else {}
         self.root = root
@@ -119,7 +120,9 @@ def test_a_run_that_the_server_broke_off_is_resumed(served, tmp_path):
 
 def test_only_those_are_let_in_who_may(served):
     assert served.post().status_code == 200
-    assert served.post(Authorization="Bearer wrong").status_code == 401
+    assert served.post(Authorization=f"bearer {SECRET}").status_code == 200  # the scheme is in any case
+    for wrong in ("Bearer wrong", f"Bearer {SECRET[:-1]}", f"Basic {SECRET}", SECRET):
+        assert served.post(Authorization=wrong).status_code == 401
     assert served.post(Authorization="").headers["WWW-Authenticate"] == "Bearer"
     assert served.post(Host="evil.example").status_code == 421
     assert served.post(Origin="http://evil.example").status_code == 403

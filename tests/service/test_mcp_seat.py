@@ -56,7 +56,7 @@ def test_an_agent_sees_the_tools_of_every_model_and_the_task_in_three_ways(place
                 (await agent.read_resource(resource.uri)).contents[0].text,
             ]
             assert len(set(texts)) == 1
-            for part in (said, "be good", "do it", "20 of 20 replies"):
+            for part in (said, "be good", "do it", "20 of 20 tool calls"):
                 assert part in texts[0]
             assert "This run so far" not in texts[0]
             for asked in (agent.get_prompt("nope"), agent.read_resource("ringsmith://nope")):
@@ -78,7 +78,7 @@ def test_a_run_is_led_graded_and_its_machine_given_back_at_once(place):
                 assert not (await agent.call_tool("write", {"source": source})).is_error
                 assert not (await agent.call_tool("bench")).is_error
             so_far = (await agent.call_tool("task")).content[0].text
-            assert "attempt 1" in so_far and "wrong_values" in so_far and "15 of 20 replies" in so_far
+            assert "attempt 1" in so_far and "wrong_values" in so_far and "15 of 20 tool calls" in so_far
             assert place.open
             ended = await agent.call_tool("submit")
             assert "ended (submitted)" in ended.content[0].text and "1.60x [1.50, 1.70]" in ended.content[0].text

@@ -64,7 +64,8 @@ def test_a_whole_run_by_the_official_client(environment, tmp_path):
 
             assert "Call the tool `task` first" in agent.instructions
             refused, told = await call("task")
-            assert not refused and "Write `solution`" in told and "Contract" in told and "9 of 9 replies" in told
+            assert not refused and "Write `solution`" in told and "Contract" in told and "9 of 9 tool calls" in told
+            assert "At most 9 tool calls." in told and "replies" not in told
             assert (await call("run_benchmark"))[0]
             assert not (await call("write_candidate", source=WRONG))[0]
             with pytest.raises(MCPError, match="timed out"):
@@ -177,6 +178,9 @@ def test_what_cannot_be_is_said_in_one_line(said, events, tmp_path, monkeypatch)
     ):
         code, err = said(*arguments)
         assert code == 2 and text in err and err.count("\n") == 1, err
+    monkeypatch.setenv("RINGSMITH_MCP_TOKEN", "easily-guessed")
+    code, err = said("--problem", 1, *TINY, "--http", "--host", "0.0.0.0")
+    assert code == 2 and "RINGSMITH_MCP_TOKEN must be one word of at least 20 ASCII characters" in err
     monkeypatch.setattr(mcp_command, "find_spec", lambda name: None)
     code, err = said("--problem", 1)
     assert code == 2 and "pip install 'ringsmith[mcp]'" in err

@@ -2,9 +2,7 @@
 
 import json
 
-import pytest
-
-from service.http.guard import COOKIE, MAX_BODY_BYTES, Buckets, Rules, is_loopback
+from service.http.guard import COOKIE, MAX_BODY_BYTES, Buckets, Rules
 
 RUN = {"problem": 1, "model": "openai/x"}
 
@@ -78,7 +76,7 @@ def test_a_token_that_is_wrong_is_refused_also_where_none_is_needed(client):
 
 
 def test_too_many_requests(client):
-    http = client(Rules(rate=1.0, burst=3.0))
+    http = client(Rules(rate=0.01, burst=3.0))  # so slow that a busy machine earns no further request
     answers = [http.get("/api/v1/problems/1") for _ in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
     assert int(answers[-1].headers["retry-after"]) >= 1
@@ -91,10 +89,3 @@ def test_buckets_fill_again():
     buckets.take("c", 0.5)
     assert len(buckets._buckets) == 2
     assert Buckets(rate=0.0, burst=0.0).take("a") == 0.0
-
-
-@pytest.mark.parametrize(
-    ("host", "local"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False)]
-)
-def test_loopback(host, local):
-    assert is_loopback(host) is local

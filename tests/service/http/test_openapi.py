@@ -18,7 +18,7 @@ _SENT = ("method", "url", "params", "headers", "json", "data")
 
 
 def _locked(call, *arguments, **more):
-    with parsing._LOCK:
+    with parsing.LOCK:  # the server's threads parse meanwhile
         return call(*arguments, **more)
 
 

@@ -195,6 +195,10 @@ def test_tokens_by_command_and_what_needs_them(tmp_path, capsys):
     root = tmp_path / "runs"
     assert cli.main(["serve", "--host", "0.0.0.0", "--port", "0", "--root", str(root)]) == 2
     assert "token create" in capsys.readouterr().err
+    short = tmp_path / "short"
+    short.write_text("easily-guessed\n")
+    assert cli.main(["serve", "--token-file", str(short), "--root", str(root)]) == 2
+    assert "at least 20 ASCII characters: `openssl rand -hex 32` makes one" in capsys.readouterr().err
     assert cli.main(["serve", "token", "create", "ci", "--scope", "run", "--root", str(root)]) == 0
     token = capsys.readouterr().out.strip()
     one = Server(root, "--require-token", module="tests.service.fake_server").start()
