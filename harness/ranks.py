@@ -59,7 +59,9 @@ class Nursery:
         self._sets = 0
         self.living: set[RankSet] = set()
         self._control, theirs = pair()
-        fixed = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+        # This process's own harness first: "" may be how it found it (`python -c`), another one may be installed.
+        path = [str(Path(__file__).resolve().parent.parent), *sys.path]
+        fixed = {"PYTHONPATH": os.pathsep.join(p for p in path if p), "OMP_NUM_THREADS": "1"}
         # Without -P the current folder would come first: some other checkout's harness.
         flags = ["-P", *(["-B"] if sys.dont_write_bytecode else [])]
         self._log = (self.scratch / "forkserver.log").open("wb")
