@@ -49,8 +49,12 @@ def look(
     room = max(2, int(MAX_PRIME_US / max(1.0, 3 * timing.calls * host)))
     repeats = min(room, 1 + math.ceil(_EXTRA_US / 4 / sample_us))
     samples = min(60, max(4, math.ceil(_EXTRA_US / (sample_us * (repeats - 1)))))
-    prime_us = min(MAX_PRIME_US, 100.0 + 3 * timing.calls * repeats * host)
-    once = Plan(samples, timing.calls, prime_us, expected_us=claimed)
+
+    def ahead(issuing_us: float) -> float:
+        return min(MAX_PRIME_US, 100.0 + 3 * timing.calls * repeats * issuing_us)
+
+    once = Plan(samples, timing.calls, ahead(host), expected_us=claimed)
+    reference_once = replace(once, prime_us=ahead(max(host, timing.reference.host_us or 0.0)))
     bounds = pair.box.platform.outside
     before, began = _load(ranks), time.monotonic()
     _, once_us = _seen(time_block, once, 0.0)
@@ -65,7 +69,7 @@ def look(
                 return found.us
             if times < repeats and not found.gross:
                 break
-            beside = _Blocks(time_reference, once, times, once_us).more(timing.reference.median_us, bounds)
+            beside = _Blocks(time_reference, reference_once, times, once_us).more(timing.reference.median_us, bounds)
             calm.append(beside.fits)
             if time.monotonic() > began + _ROUNDS_S:
                 break
