@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -102,6 +103,9 @@ class LiteLLM:
 
     def _complete(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], bounds: Bounds) -> Any:
         most = self._most(bounds)
+        # LiteLLM asks for a loop for its logging; in a main thread without one asyncio makes it, and nobody closes it.
+        # Told that there is none, LiteLLM runs its own and closes it. A loop that is running is found all the same.
+        asyncio.set_event_loop(None)
         return self._litellm.completion(
             model=self.name,
             # Copies, because LiteLLM edits schemas in place for some providers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
@@ -278,6 +279,14 @@ def test_our_own_price_comes_first(server: Server, monkeypatch: pytest.MonkeyPat
 def test_what_is_not_an_option(name: str) -> None:
     with pytest.raises(UsageError):
         make(name)
+
+
+def test_no_event_loop_is_left_behind(server: Server, model: LiteLLM) -> None:
+    asyncio.set_event_loop_policy(None)  # as in a process that has had no loop yet
+    server.answers = [reply()]
+    model.reply(HELLO, [])
+    with pytest.raises(RuntimeError, match="no current event loop"):
+        asyncio.get_event_loop()
 
 
 def test_without_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
