@@ -39,8 +39,8 @@ def look(
     """Microseconds of a call. Raises FailedError if that is well above what the ranks claim in `timing`; SandboxError
     if the machine has too much other work to tell, after `work_beside` has not found that it is the candidate's.
 
-    Not everything that slows a machine down shows in anybody's account of processors: sixteen processes that begin to
-    use the GPUs beside make each driver call of a bystander wait. So where a candidate does not pass, the reference is
+    Not everything that slows a machine down shows in anybody's account of processors: NCCL itself did not pass while
+    sixteen processes beside it began to use GPUs of the same host. So where a candidate does not pass, the reference is
     looked at in the same way, round for round; nobody doubts what that claims."""
     claimed, host, ranks = timing.candidate.median_us, timing.candidate.host_us or 0.0, pair.candidate
     sample_us = timing.calls * claimed
