@@ -17,7 +17,8 @@ from typing import get_args
 
 from harness.errors import HarnessError
 from harness.evaluate import Sandbox
-from harness.types import BACKENDS, Candidate, DType, Evaluation, Limits, PlatformName, Request, Timing
+from harness.types import BACKENDS, Candidate, DType, Evaluation, Limits, PlatformName, Request
+from tests.gpu.table import times
 
 _EXAMPLES = Path(__file__).resolve().parent.parent / "prompts" / "examples"
 
@@ -54,20 +55,10 @@ def _evaluate(box: Sandbox, path: Path, case: str, options: argparse.Namespace, 
     if options.out:
         with Path(options.out).open("a", encoding="utf-8") as file:
             file.write(evaluation.model_copy(update={"log": path.stem}).model_dump_json() + "\n")
-    figures = f"device {_said(measured.device)}  eager {_said(measured.eager)}" if measured else _failure(evaluation)
+    figures = f"device {times(measured.device)}  eager {times(measured.eager)}" if measured else _failure(evaluation)
     mark = " " if evaluation.passed else "!"
     print(f"{mark} {path.stem:32} {case:6} {evaluation.verdict:13} {seconds:5.1f} s  {figures}", flush=True)
     return evaluation.passed
-
-
-def _said(timing: Timing | None) -> str:
-    if timing is None:
-        return "-"
-    ratio = timing.speedup
-    return (
-        f"{timing.candidate.median_us:.1f} / {timing.reference.median_us:.1f} us, "
-        f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
-    )
 
 
 def _failure(evaluation: Evaluation) -> str:
