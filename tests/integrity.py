@@ -98,7 +98,11 @@ def main(arguments: list[str] | None = None) -> int:
     over_at = time.monotonic() + options.seconds
     evil = _chosen(folder("evil", options.platform), options.only)
     honest = _chosen(folder("honest", options.platform), options.only)
+    if not (evil if options.mixed else evil or honest):
+        raise SystemExit(f"no candidate is called {' or '.join(options.only)}")
     rows: list[dict[str, Any]] = []
+    wanted = len(options.world_size) * len(options.dtype)
+    wanted *= len(evil) * options.evil_repeats + len(honest) * options.repeats
     for world_size in options.world_size:
         for dtype in options.dtype:
             print(f"\n{options.platform}, {world_size} ranks, {dtype}", flush=True)
@@ -110,10 +114,13 @@ def main(arguments: list[str] | None = None) -> int:
                 for example in honest if options.repeats else ():
                     _honest(session, example, over_at)
             rows += session.rows
-    mixed = _mixed(options, evil, over_at) if options.mixed and evil else None
+    mixed = _mixed(options, evil, over_at) if options.mixed else None
     left = _left_over(options, before)
     wrong = [row for row in rows if not row["right"]]
-    print(f"\n{len(rows)} evaluations, {len(wrong)} not as expected; left over: {left or 'nothing'}")
+    print(
+        f"\n{len(rows)} evaluations, {len(wrong)} not as expected; {wanted - len(rows)} not reached; "
+        f"left over: {left or 'nothing'}"
+    )
     for row in wrong:
         print(f"  {row['name']} W={row['world_size']} {row['dtype']}: {row['got']}: {row['summary'][:160]}")
     if options.out:
