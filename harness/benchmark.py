@@ -30,8 +30,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import machine
-from harness.errors import HarnessError
+from harness import machine, platforms
+from harness.errors import HarnessError, UsageError
 from harness.evaluate import Sandbox, reference_candidate
 from harness.processes import Processes
 from harness.types import (
@@ -69,11 +69,17 @@ class Bench:
 
     def __init__(self, platform: PlatformName, world_size: int, isolation: IsolationLevel = "auto") -> None:
         self.platform, self.world_size, self.isolation = platform, world_size, isolation
+        platforms.get(platform).check(world_size)
+        self.devices = [gpu.index for gpu in machine.gpus()[:world_size]] if platform == "cuda" else None
         self.dtype: DType = "float32" if platform == "cpu" else "bfloat16"
         self.backend = BACKENDS[platform][0]
 
     def sandbox(self) -> Sandbox:
-        return Sandbox(self.platform, self.world_size, isolation=self.isolation)
+        return Sandbox(self.platform, self.world_size, isolation=self.isolation, devices=self.devices)
+
+    def processes(self) -> Processes:
+        """Without a sandbox, on the same devices."""
+        return Processes(self.platform, self.world_size, Limits(), self.isolation, self.devices)
 
     def example(self, file: str) -> Candidate:
         return Candidate(source=(_EXAMPLES / file).read_text(), backend=self.backend)
@@ -228,11 +234,8 @@ def company(bench: Bench, repeats: int) -> list[dict[str, Any]]:
 
     def note(where: str, evaluation: Evaluation) -> None:
         measured = evaluation.measurement
+        assert measured is not None, evaluation.summary
         row: dict[str, Any] = {"where": where}
-        if measured is None:
-            rows.append(row | {"refused": evaluation.summary})
-            _say(f"{where:24s} {evaluation.summary}")
-            return
         for mode, timing in (("eager", measured.eager), ("device", measured.device)):
             if timing is not None:
                 row[mode] = [round(v, 4) for v in _ratio(timing)]
@@ -251,14 +254,19 @@ def company(bench: Bench, repeats: int) -> list[dict[str, Any]]:
         with _compilers():
             for _ in range(repeats):
                 note("among compilers", box.evaluate(bench.request(kit)))
-        for candidate, name in ((kit, "among new ranks"), (other, "itself among new ranks")):
-            for _ in range(repeats):
-                with _new_ranks(bench):
+        with _new_ranks(bench):
+            for candidate, name in ((kit, "among new ranks"), (other, "itself among new ranks")):
+                for _ in range(repeats):
                     try:
-                        note(name, box.evaluate(bench.request(candidate)))
+                        evaluation = box.evaluate(bench.request(candidate))
+                        refused = "" if evaluation.passed else evaluation.summary
                     except HarnessError as error:
-                        rows.append({"where": name, "refused": str(error)})
-                        _say(f"{name:24s} {error}")
+                        refused = str(error)
+                    if refused:  # part of the answer here: nobody promises a verdict
+                        rows.append({"where": name, "refused": refused})
+                        _say(f"{name:24s} {refused}")
+                    else:
+                        note(name, evaluation)
     return rows
 
 
@@ -289,23 +297,32 @@ def _compilers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _new_ranks(bench: Bench) -> Iterator[None]:
-    """Sets of ranks come up and are ended all the time on the devices that are in use."""
-    over = threading.Event()
+    """Sets of ranks come up and are ended all the time on the devices that are in use. Raises HarnessError afterwards
+    if they did not come up."""
+    over, up, failed = threading.Event(), threading.Event(), list[HarnessError]()
 
     def churn() -> None:
-        with contextlib.closing(Processes(bench.platform, bench.world_size, Limits(), bench.isolation)) as processes:
-            while not over.is_set():
-                ranks = processes.spawn("candidate")
-                ranks.ask("connect", {"limit_s": 120}, deadline_s=120)
-                ranks.kill()
+        with contextlib.closing(bench.processes()) as processes:
+            try:
+                while not over.is_set():
+                    ranks = processes.spawn("candidate")
+                    processes.expect(ranks.ask("connect", {"limit_s": 120}, deadline_s=120), "connecting")
+                    ranks.kill()
+                    up.set()
+            except HarnessError as error:
+                failed.append(error)
+                up.set()
 
     thread = threading.Thread(target=churn)
     thread.start()
+    up.wait()
     try:
         yield
     finally:
         over.set()
         thread.join()
+    if failed:
+        raise failed[0]
 
 
 # -- references --------------------------------------------------------------------------------------------------------
@@ -321,8 +338,11 @@ def references(
     with bench.sandbox() as box:
         box.warm_up()
         for entry in catalogue.entries():
-            if (numbers and entry.number not in numbers) or time.monotonic() > over_at:
+            if numbers and entry.number not in numbers:
                 continue
+            if time.monotonic() > over_at:
+                _say(f"from problem {entry.number} on not reached")
+                break
             for name in dict.fromkeys(entry.default if case == "default" else case for case in cases):
                 try:
                     found = box.baseline(entry, catalogue.select_case(entry, name), bench.dtype)
@@ -342,8 +362,9 @@ def references(
 
 
 def start(bench: Bench, repeats: int) -> list[dict[str, Any]]:
+    """Medians over `repeats` of the seconds of each part, the slowest rank's; nobody else has the devices."""
     rows: list[dict[str, Any]] = []
-    with contextlib.closing(Processes(bench.platform, bench.world_size, Limits(), bench.isolation)) as processes:
+    with contextlib.closing(bench.processes()) as processes, processes.lease().hold():
         processes.reference()  # long-lived: what every later set finds on the devices
         for at_once in (1, 2):
             seen: list[dict[str, float]] = []
@@ -390,7 +411,10 @@ def main() -> None:
     parser.add_argument("--protocols", default="ringsmith", help="aa: ringsmith, pkb")
     given = parser.parse_args()
     world_size = given.world_size or (2 if given.platform == "cpu" else min(4, len(machine.gpus())))
-    bench = Bench(given.platform, world_size, given.isolation)
+    try:
+        bench = Bench(given.platform, world_size, given.isolation)
+    except UsageError as error:
+        parser.error(str(error))
     if given.suite == "speed":
         rows = speed(bench, given.repeats, not given.no_inline)
     elif given.suite == "aa":
