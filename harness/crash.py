@@ -84,7 +84,7 @@ def locate(pair: Pair, load: Callable[[Pair], None]) -> tuple[Finding, ...]:
             load(again)
             for number in range(_CALLS):
                 again.give_inputs(0)
-                limit = again.limits.call_s if number else again.limits.first_call(ranks.world_size)
+                limit = again.limits.call_s if number else again.limits.seconds_of_first_call(ranks.world_size)
                 again.ask("call", {"slot": 0}, again.call_deadline(limit))
         except FailedError as failed:
             if failed.verdict is not Verdict.runtime_error:

@@ -111,7 +111,7 @@ class Profiler:
 
     def _ask(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         return self._pair.ask(
-            "profile", message, self._limits.first_call(self._pair.candidate.world_size) + _PROFILER_S
+            "profile", message, self._limits.seconds_of_first_call(self._pair.candidate.world_size) + _PROFILER_S
         )
 
     def _trace(self) -> list[list[dict[str, Any]]]:

@@ -216,7 +216,7 @@ class Run:
         for trial in range(trials):
             slot = trial % self._slots
             self._slots = min(self._slots, slots.number(pair.give_inputs(slot)))
-            limit = self._limits.first_call(self._request.world_size) if trial == 0 else self._limits.call_s
+            limit = self._limits.seconds_of_first_call(self._request.world_size) if trial == 0 else self._limits.call_s
             replies = pair.ask("call", {"slot": slot}, pair.call_deadline(limit))
             before: list[Other] = []
             if trial:

@@ -52,13 +52,14 @@ class Timed:
         # Outputs are audited there too, so that both sides are timed alike.
         return lambda plan: self._time_reference(mode, _audits(plan, mode))
 
-    def _time_reference(self, mode: str, plan: Plan, least_s: float | None = None) -> Block:
-        """Without `least_s` with a look at the clocks, which asks the driver and may have to wait for it."""
+    def _time_reference(self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True) -> Block:
+        """`least_s` is for candidates: nobody waits for the reference in vain. `clocks`: whether to read them, which
+        asks the driver and may have to wait for it."""
         plan = replace(plan, communicator=next(self._next_communicator))
         ranks, idle = self._pair.reference, self._pair.candidate
         began, used = time.monotonic(), idle.cpu_s() if idle.alive else 0.0
         ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
-        reading = self._pair.box.read_clocks() if least_s is None else measure.Reading()
+        reading = self._pair.box.read_clocks() if clocks else measure.Reading()
         replies = self._pair.expect(ranks.wait(120), "timing the reference")
         if idle.alive:
             self._reference_s += time.monotonic() - began
@@ -74,16 +75,15 @@ class Timed:
 
         return time_block
 
-    def _time(self, mode: str, plan: Plan, least_s: float | None = None) -> Block:
-        """One block of the candidate's, which may take `least_s` at least; without, with a look at the clocks. Raises
-        NotCapturableError."""
+    def _time(self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True) -> Block:
+        """One block of the candidate's, which may take `least_s` at least. Raises NotCapturableError."""
         pair, reading = self._pair, measure.Reading()
         sample_s = (plan.prime_us + 10 * plan.calls * plan.repeats * plan.expected_us) / 1e6
-        limit = pair.call_deadline(pair.limits.call_s + max(plan.samples * sample_s, least_s or 0.0))
+        limit = pair.call_deadline(pair.limits.call_s + max(plan.samples * sample_s, least_s))
 
         def look() -> None:
             nonlocal reading
-            if least_s is None:  # whoever wants our clock waits for no driver
+            if clocks:
                 reading = pair.box.read_clocks()
 
         message = {"mode": mode, "plan": asdict(plan), "block": len(self._blocks)}
@@ -173,8 +173,10 @@ class Timed:
     def look_from_outside(self, mode: str, timing: Timing) -> float:
         """Microseconds of one of the candidate's calls as this process's clock has it. Raises FailedError if that is
         well above what the ranks claim."""
-        blocks = (functools.partial(self._time, mode), functools.partial(self._time_reference, mode))
-        return outside.look(self._pair, *blocks, timing, self.look_for_work_beside)
+        # Our own clock runs: nothing that may have to wait for the driver.
+        candidate = functools.partial(self._time, mode, clocks=False)
+        reference = functools.partial(self._time_reference, mode, clocks=False)
+        return outside.look(self._pair, candidate, reference, timing, self.look_for_work_beside)
 
     def look_for_work_beside(self) -> None:
         """Raises FailedError if the candidate's ranks, or processes that they have started, were at work when they were

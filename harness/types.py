@@ -101,14 +101,14 @@ class Limits(Frozen):
     load_s: float = 30.0
     """Importing the candidate, compilation not counted."""
     first_call_s: float = 10.0
-    """The first call of up to four ranks (`first_call`): lazy initialisation and symmetric-memory rendezvous included,
-    compilation not counted."""
+    """The first call of up to four ranks (of more: `seconds_of_first_call`): lazy initialisation and symmetric-memory
+    rendezvous included, compilation not counted."""
     call_s: float = 10.0
     """Any later call, and any block of timed calls beyond ten times its expected length."""
     start_s: float = 120.0
     """Bringing up processes, contexts and process groups; passing it is a HarnessError."""
 
-    def first_call(self, world_size: int) -> float:
+    def seconds_of_first_call(self, world_size: int) -> float:
         """Seconds for the first call of so many ranks. More than four get more: NCCL connects each with each, which
         takes the first all-to-all of eight GPUs 4 s a communicator."""
         return self.first_call_s * max(1.0, world_size / 4)

@@ -151,4 +151,4 @@ def test_a_record_from_before_mechanisms_were_told_still_loads():
 
 def test_the_first_call_of_many_ranks_may_take_longer():
     limits = Limits(first_call_s=10, call_s=3)
-    assert [limits.first_call(ranks) for ranks in (1, 4, 8)] == [10, 10, 20]
+    assert [limits.seconds_of_first_call(ranks) for ranks in (1, 4, 8)] == [10, 10, 20]
