@@ -296,6 +296,16 @@ def _said(scratch: Path) -> str:
     return next((text.splitlines()[-1][:500] for text in texts if text), "it said nothing")
 
 
+def _spoiled() -> bool:
+    """Whether a fork of this process cannot use CUDA, which only a fork can tell."""
+    import torch
+
+    pid = os.fork()
+    if pid == 0:
+        _exit(torch.cuda._is_in_bad_fork())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+
+
 def main() -> None:
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -303,11 +313,23 @@ def main() -> None:
     import torch
     import torch.distributed
 
-    import harness.rank  # noqa: F401  everything that a rank needs, before the first fork
+    # Everything that a rank needs, before the first fork. torch's extension builder asks at its import whether there
+    # are GPUs, and no way to find out leaves the forks as they were: asking the runtime starts it, and where NVML had
+    # been asked NCCL did not come up in them.
+    asks, torch.cuda.is_available = torch.cuda.is_available, lambda: False
+    import harness.builder
+    import harness.candidate_rank
+    import harness.reference_rank  # noqa: F401
     import problems.parsing  # noqa: F401  a jailed rank sees nothing of this folder
 
-    if torch.cuda.is_initialized():
-        raise RuntimeError("the fork server must not hold a CUDA context")
+    torch.cuda.is_available = asks
+    if torch.version.cuda:
+        # torch imports it, and sympy with it, where it first checks a size: 2 to 4 s in every rank that allocates
+        # symmetric memory, which was most of what bringing ranks up took.
+        import torch.fx.experimental.symbolic_shapes
+
+    if _spoiled():
+        raise RuntimeError("the fork server has used CUDA: no fork of it can")
     ForkServer(control).serve()
     shutil.rmtree(sys.argv[2], ignore_errors=True)  # the supervisor may be gone
 
