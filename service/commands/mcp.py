@@ -156,7 +156,7 @@ def mcp(
         return opened
 
     if http:
-        from harness.remote.gate import token_hash
+        from harness.remote.credentials import token_hash
         from service.mcp.http import Address, Rules
 
         token = os.environ.get(TOKEN, "")

@@ -51,7 +51,7 @@ def serve(
     from harness.sandboxes import TOKEN_VARIABLE, Access
 
     try:
-        from harness.remote import gate, server
+        from harness.remote import credentials, server
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed: pip install 'ringsmith[node]'") from None
     if (tls_cert is None) != (tls_key is None):
@@ -59,12 +59,12 @@ def serve(
     token = Access.given(token_file).token
     if token_file is not None and not token:
         raise UsageError(f"{token_file} is empty")
-    if not token and not gate.is_loopback(host):
+    if not token and not credentials.is_loopback(host):
         raise UsageError(f"listening on {host} needs a token: --token-file, or ${TOKEN_VARIABLE}")
-    if token and tls_cert is None and not gate.is_loopback(host):
+    if token and tls_cert is None and not credentials.is_loopback(host):
         typer.echo("warning: without --tls-cert and --tls-key the token crosses the network in the clear", err=True)
     settings = server.Settings(
-        token_hash=gate.token_hash(token) if token else None,
+        token_hash=credentials.token_hash(token) if token else None,
         isolation=isolation,
         accepts_suites=accept_suites,
         most_sessions=most_sessions,

@@ -98,7 +98,7 @@ def serve(
         return
     _require_extra()
     where = place(sandbox, sandbox_ca, sandbox_token_file)
-    from harness.remote.gate import LOOPBACK, is_loopback
+    from harness.remote.credentials import LOOPBACK, is_loopback
     from service.http.access import Tokens, read_token_file
     from service.http.guard import Rules
     from service.jobs.keeper import Keeper

@@ -14,7 +14,7 @@ from typing import Literal
 from sqlalchemy import select
 
 from harness.errors import UsageError
-from harness.remote.gate import checked_token
+from harness.remote.credentials import checked_token
 from harness.types import Frozen
 from service.errors import ConflictError, UnknownError
 from service.jobs.store import Store

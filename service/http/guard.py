@@ -18,7 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from harness.remote.gate import LOOPBACK, bearer, host_name
+from harness.remote.credentials import LOOPBACK, bearer, host_name
 from service.http.access import Grant, Tokens
 from service.http.errors import problem
 

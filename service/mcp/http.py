@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from harness.errors import UsageError
-from harness.remote.gate import LOOPBACK, is_loopback, shows
+from harness.remote.credentials import LOOPBACK, is_loopback, shows
 from runs.events import RunConfig
 from service.mcp.seat import Opener, Seat
 from service.mcp.server import GONE, make

@@ -15,7 +15,7 @@ from harness.remote import client as client_module
 from harness.remote import node as node_module
 from harness.remote import suites
 from harness.remote.client import facts
-from harness.remote.gate import is_loopback, token_hash
+from harness.remote.credentials import is_loopback, token_hash
 from harness.remote.messages import SessionSettings, Suite, identity
 from harness.sandboxes import Access, checked, open_sandbox
 from harness.types import Backend, Candidate
