@@ -311,7 +311,10 @@ class Processes:
             if kept := self._kept_bytes():
                 self._quarantine(f"{kept >> 20} MiB of GPU memory belong to no process")
             elif ahead:
-                self.bring_up(locks if self.platform.start_disturbs else ())
+                # Beside somebody's candidate ranks may fail to come up, which must not be held against the devices:
+                # reference ranks do so under the lease everywhere.
+                alone = self.platform.start_disturbs or self._reference is None
+                self.bring_up(locks if alone else ())
 
     def _kept_bytes(self) -> int:
         """Memory on a leased GPU that nobody has and that was not so before this session, after some patience; else

@@ -8,6 +8,7 @@ run it where nothing else runs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import fnmatch
 import json
@@ -18,7 +19,9 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -106,14 +109,14 @@ def main(arguments: list[str] | None = None) -> int:
     for world_size in options.world_size:
         for dtype in options.dtype:
             print(f"\n{options.platform}, {world_size} ranks, {dtype}", flush=True)
-            with Session(options, world_size, dtype) as session:
-                for example in evil:
-                    for _ in range(options.evil_repeats):
-                        if time.monotonic() < over_at:
-                            _show(session.evaluate(example))
-                for example in honest if options.repeats else ():
-                    _honest(session, example, over_at)
-            rows += session.rows
+            todo: list[Callable[[Session], None]] = [
+                partial(_evil, example=example, over_at=over_at) for example in evil * options.evil_repeats
+            ]
+            todo += [partial(_honest, example=example, over_at=over_at) for example in honest]
+            with contextlib.ExitStack() as stack:
+                sessions = [stack.enter_context(Session(options, world_size, dtype)) for _ in range(options.at_once)]
+                _share(sessions, todo)
+            rows += [row for session in sessions for row in session.rows]
     mixed = _mixed(options, evil, over_at) if options.mixed else None
     left = _left_over(options, before)
     wrong = [row for row in rows if not row["right"]]
@@ -130,6 +133,27 @@ def main(arguments: list[str] | None = None) -> int:
         }  # fmt: skip
         Path(options.out).write_text(json.dumps(document, indent=1), encoding="utf-8")
     return int(bool(wrong or left or (mixed and mixed["wrong"])))
+
+
+def _share(sessions: list[Session], todo: list[Callable[[Session], None]]) -> None:
+    """Each session takes the next when it is done with one."""
+    left = iter(todo)
+
+    def lead(session: Session) -> None:
+        for task in left:
+            task(session)
+
+    with ThreadPoolExecutor(len(sessions)) as threads:
+        try:
+            for done in [threads.submit(lead, session) for session in sessions]:
+                done.result()
+        finally:
+            todo.clear()  # an interrupt: the others come to the end of what they are doing
+
+
+def _evil(session: Session, example: Example, over_at: float) -> None:
+    if time.monotonic() < over_at:
+        _show(session.evaluate(example))
 
 
 def _honest(session: Session, example: Example, over_at: float) -> None:
@@ -274,6 +298,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--soak", type=int, default=1, help="rounds of correctness and stress in each honest evaluation"
     )
     parser.add_argument("--evil-repeats", type=int, default=1, help="evaluations of each cheating candidate")
+    parser.add_argument("--at-once", type=int, default=1, help="sandboxes that share the devices; mixed ones have one")
     parser.add_argument("--mixed", type=int, default=0, help="evil evaluations in one sandbox, then an honest one")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further evaluation after these")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the mixed evaluations")
