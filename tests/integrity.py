@@ -20,7 +20,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -30,6 +29,7 @@ from harness.errors import HarnessError
 from harness.evaluate import Sandbox
 from harness.types import DType, Evaluation, Limits, PlatformName
 from problems.spec import ProblemError
+from tests.at_once import share
 from tests.candidates import Example, folder
 from tests.processes import descendants
 
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
             todo += [partial(_honest, example=example, over_at=over_at) for example in honest]
             with contextlib.ExitStack() as stack:
                 sessions = [stack.enter_context(Session(options, world_size, dtype)) for _ in range(options.at_once)]
-                _share(sessions, todo)
+                share(sessions, todo)
             rows += [row for session in sessions for row in session.rows]
     mixed = _mixed(options, evil, over_at) if options.mixed else None
     left = _left_over(options, before)
@@ -133,22 +133,6 @@ def main(arguments: list[str] | None = None) -> int:
         }  # fmt: skip
         Path(options.out).write_text(json.dumps(document, indent=1), encoding="utf-8")
     return int(bool(wrong or left or (mixed and mixed["wrong"])))
-
-
-def _share(sessions: list[Session], todo: list[Callable[[Session], None]]) -> None:
-    """Each session takes the next when it is done with one."""
-    left = iter(todo)
-
-    def lead(session: Session) -> None:
-        for task in left:
-            task(session)
-
-    with ThreadPoolExecutor(len(sessions)) as threads:
-        try:
-            for done in [threads.submit(lead, session) for session in sessions]:
-                done.result()
-        finally:
-            todo.clear()  # an interrupt: the others come to the end of what they are doing
 
 
 def _evil(session: Session, example: Example, over_at: float) -> None:

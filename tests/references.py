@@ -6,34 +6,50 @@ A line for each problem and case; ends with 1 if one did not pass. What a case c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from harness.errors import HarnessError
 from harness.evaluate import Sandbox, reference_candidate
 from harness.types import DType, Limits, PlatformName, Request
 from problems import catalogue
 from problems.spec import ProblemError
+from tests.at_once import share
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     limits, began = Limits(), time.monotonic()
     found = [e for e in catalogue.entries(options.suite) if not options.only or e.number in options.only]
+    over_at = began + options.seconds
     rows: list[dict[str, Any]] = []
-    with Sandbox(options.platform, options.world_size, limits) as box:
-        for entry in found:
-            for case in options.case or [""]:
-                rows.append(_row(box, entry, case, options, limits))
-                if options.out:
-                    Path(options.out).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+    def evaluate(box: Sandbox, entry: catalogue.Entry, case: str) -> None:
+        if time.monotonic() < over_at:
+            rows.append(_row(box, entry, case, options, limits))
+
+    cases = [(entry, case) for entry in found for case in options.case or [""]]
+    with contextlib.ExitStack() as stack:
+        boxes = [
+            stack.enter_context(Sandbox(options.platform, options.world_size, limits)) for _ in range(options.at_once)
+        ]
+        try:
+            share(boxes, [partial(evaluate, entry=entry, case=case) for entry, case in cases])
+        finally:
+            if options.out:
+                Path(options.out).write_text(json.dumps(rows, indent=1), encoding="utf-8")
     bad = [row for row in rows if row["verdict"] not in ("passed", "skipped")]
     skipped = sum(row["verdict"] == "skipped" for row in rows)
     print(
         f"{len(rows) - skipped - len(bad)} of {len(rows) - skipped} passed, {skipped} cannot be run, "
-        f"{options.platform}, {options.world_size} ranks, {options.dtype}, {time.monotonic() - began:.0f} s"
+        f"{len(cases) - len(rows)} not reached, {options.platform}, {options.world_size} ranks, {options.dtype}, "
+        f"{time.monotonic() - began:.0f} s"
     )
     return int(bool(bad))
 
@@ -53,6 +69,8 @@ def _row(
         )  # fmt: skip
     except ProblemError as error:
         row |= {"verdict": "skipped", "summary": str(error)}
+    except HarnessError as error:
+        row |= {"verdict": f"{type(error).__name__}!", "summary": str(error)}
     else:
         row |= {"verdict": str(evaluation.verdict), "case": evaluation.case, "summary": evaluation.summary}
         row |= {"stage_s": evaluation.stage_s, "findings": [f.model_dump() for f in evaluation.findings]}
@@ -75,6 +93,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--case", nargs="+", help="default: each problem's own default")
     parser.add_argument("--dtype", choices=get_args(DType), default="float32")
     parser.add_argument("--timing", action="store_true", help="timed as well")
+    parser.add_argument("--at-once", type=int, default=1, help="sandboxes that share the devices")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further evaluation after these")
     parser.add_argument("--out", default="", help="file for everything as JSON")
     return parser.parse_args(arguments)
 
