@@ -13,12 +13,15 @@ def share(workers: list[T], todo: list[Callable[[T], None]]) -> None:
     left = iter(todo)
 
     def work(worker: T) -> None:
-        for task in left:
-            task(worker)
+        try:
+            for task in left:
+                task(worker)
+        finally:
+            todo.clear()  # what `left` goes through
 
     with ThreadPoolExecutor(len(workers)) as threads:
         try:
             for done in [threads.submit(work, worker) for worker in workers]:
                 done.result()
         finally:
-            todo.clear()
+            todo.clear()  # an interrupt comes here

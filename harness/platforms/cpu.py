@@ -139,8 +139,8 @@ class Cpu:
             keep=maps,
         )
 
-    # Pages, caches and the scheduler of a shared virtual machine: most A/A ratios are within this.
     start_disturbs = True  # they use the same cores
+    # Pages, caches and the scheduler of a shared virtual machine: most A/A ratios are within this.
     noise = Noise(relative=0.1, absolute_us=0.0, only_longer=True)
     outside = (1.6, 5000.0, 5.0)
     # What else the machine does moves times by any factor: work beside the reference is seen by processor time.
