@@ -191,7 +191,7 @@ class Processes:
                 self.bring_up(locks)
 
     def bring_up(self, locks: Sequence[int] = ()) -> None:
-        """The same now. With the lease's descriptors in `locks` the new processes keep it until they are ready."""
+        """The same under the lease. With its descriptors in `locks` the new processes keep it until they are ready."""
         if self._reference is None:
             self._reference, self._prepared = self._begin("reference", locks), None
         if self._warm is None:
@@ -214,13 +214,14 @@ class Processes:
         return ranks.wait(self.limits.start_s) if ranks.waiting else None
 
     def ready(self) -> float:
-        """Wait for what is being brought up ahead. Returns for how many seconds it had the lease."""
+        """Wait for what is being brought up ahead, so that it has let go of the lease. Returns for how many seconds it
+        had it."""
         held_s = [0.0]
         if self._reference is not None and (outcome := self._connected(self._reference)):
             replies = self._came_up(outcome).replies
-            held_s += [reply["held_s"] for reply in replies]
+            held_s += [reply["seconds"] for reply in replies]
         if self._warm is not None and (outcome := self._connected(self._warm)):
-            held_s += [reply["held_s"] for reply in outcome.replies]
+            held_s += [reply["seconds"] for reply in outcome.replies]
             if not outcome.ok:
                 self._warm.kill()
                 self._warm = None
@@ -298,9 +299,9 @@ class Processes:
         self.read_clocks()
         return self._clocks.busy() if self._clocks is not None else []
 
-    def refill(self, locks: Sequence[int], ahead: bool) -> None:
+    def refill(self, locks: Sequence[int]) -> None:
         """After an evaluation, under its lease: see whether the devices are as they were, and begin to bring up ranks
-        for the next candidate (`ahead`). What fails here is the next evaluation's to repair."""
+        for the next candidate. What fails here is the next evaluation's to repair."""
         self._drop_ended()
         message = {"value": 1 + secrets.randbelow(100)}  # not what the last probe left there
         with contextlib.suppress(SandboxError):
@@ -310,11 +311,8 @@ class Processes:
                 self.reference()  # fresh ones, now: the devices are quarantined if these fail as well
             if kept := self._kept_bytes():
                 self._quarantine(f"{kept >> 20} MiB of GPU memory belong to no process")
-            elif ahead:
-                # Beside somebody's candidate ranks may fail to come up, which must not be held against the devices:
-                # reference ranks do so under the lease everywhere.
-                alone = self.platform.start_disturbs or self._reference is None
-                self.bring_up(locks if alone else ())
+            elif locks:
+                self.bring_up(locks)
 
     def _kept_bytes(self) -> int:
         """Memory on a leased GPU that nobody has and that was not so before this session, after some patience; else

@@ -57,11 +57,10 @@ class Rank:
         self.ring = Ring([], 1)
 
     def connect(self, message: dict[str, Any], then: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Context, process group, first rendezvous, `then`. Reply: the seconds of the `parts`, and `held_s`: for how
-        many of them it has had the lease.
+        """Context, process group, first rendezvous, `then`. Reply: `seconds` that it took, and of each part.
 
-        May run long before anybody asks for its outcome, and meanwhile this process may hold the lease: it ends itself
-        if it gets stuck."""
+        May run long before anybody asks for its outcome, and meanwhile this process holds the lease: it ends itself if
+        it gets stuck."""
         signal.alarm(message["limit_s"])
         if "dumps" in message:
             cuda.dump_crashes(message["dumps"])
@@ -98,7 +97,7 @@ class Rank:
         for lock in self.settings["locks"]:
             os.close(lock)
         parts = {name: at - before for (_, before), (name, at) in itertools.pairwise(marks)}
-        return {"held_s": sum(parts.values()) if self.settings["locks"] else 0.0, "parts": parts}
+        return {"seconds": sum(parts.values()), "parts": parts}
 
     def probe(self, message: dict[str, Any]) -> dict[str, Any]:
         """A kernel, a copy to each peer and a collective. Raises if device, links or process group do not work."""

@@ -182,7 +182,7 @@ class Run:
             finally:
                 self._account("cleanup")
                 self._end_candidate(pair)
-                box.refill(locks, ahead=self._refill)
+                box.refill(locks if self._refill else ())
 
     def _end_candidate(self, pair: Pair) -> None:
         """The candidate's ranks are gone, and have left the GPUs, before the lease goes on. Safe to call twice."""

@@ -138,9 +138,6 @@ class Platform(Protocol):
         """Select the device and initialise the default process group. `part` is told the name of each part that is
         done."""
 
-    start_disturbs: bool
-    """Whether ranks that come up make those slower that are timed on the same devices meanwhile."""
-
     def communicators(self) -> int:
         """Collective: make what `use_communicator` chooses from; returns how many there are. The same collective on the
         same GPUs is 1% faster or slower from one NCCL communicator to the next, as its buffers happen to lie, so that

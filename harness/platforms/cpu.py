@@ -139,7 +139,6 @@ class Cpu:
             keep=maps,
         )
 
-    start_disturbs = True  # they use the same cores
     # Pages, caches and the scheduler of a shared virtual machine: most A/A ratios are within this.
     noise = Noise(relative=0.1, absolute_us=0.0, only_longer=True)
     outside = (1.6, 5000.0, 5.0)

@@ -161,8 +161,6 @@ class Cuda:
             keep=handle,
         )
 
-    # Measured: `python -m harness.benchmark company`, 2x H200, sets coming up all the time.
-    start_disturbs = False
     # Two sets of processes place their buffers and NCCL's differently: a third of a microsecond per call as a rule.
     noise = Noise(relative=0.002, absolute_us=0.5)
     outside = (1.25, 1000.0, 1.5)

@@ -248,7 +248,7 @@ def test_devices_where_fresh_ranks_fail_as_well_are_quarantined(node):
     processes, facts = node
     broken = processes._reference
     broken.well, facts["comes"] = False, [False]
-    processes.refill((), ahead=False)
+    processes.refill(())
     assert broken.killed and [entry.device for entry in lease.quarantined()] == [0, 1]
     assert "fresh ranks do not come up" in lease.quarantined()[0].reason
     assert processes.lease().devices == (2, 3), "the session goes on with others"
@@ -263,7 +263,7 @@ def test_devices_where_fresh_ranks_fail_as_well_are_quarantined(node):
 def test_devices_that_are_well_with_fresh_ranks_are_not(node):
     processes, facts = node
     processes._reference.well, facts["comes"] = False, [True]
-    processes.refill((), ahead=False)
+    processes.refill(())
     assert lease.quarantined() == [] and processes._reference.well and processes.lease().devices == (0, 1)
 
 
@@ -279,7 +279,7 @@ def test_ranks_that_never_came_up_say_nothing_about_devices(node):
 def test_memory_that_belongs_to_nobody_is_a_reason(node, monkeypatch, kept, out):
     processes, _ = node
     monkeypatch.setattr(machine, "unowned_bytes", lambda devices: kept)
-    processes.refill((), ahead=False)
+    processes.refill(())
     assert [entry.device for entry in lease.quarantined()] == out
 
 

@@ -89,15 +89,6 @@ def test_ranks_on_their_way_hold_the_lease_and_let_go_of_it(box):
         pass
 
 
-@pytest.mark.parametrize("disturbs", [True, False])
-def test_ranks_that_disturb_nobody_come_up_without_the_lease(box, monkeypatch, disturbs):
-    processes = box._processes
-    monkeypatch.setattr(processes.platform, "start_disturbs", disturbs)
-    assert box.evaluate(request()).passed
-    assert (processes.ready() > 0) == disturbs, "seconds under the lease, which are charged"
-    assert box.evaluate(request()).passed
-
-
 def test_a_process_that_inherits_the_lock_keeps_the_devices(tmp_path):
     ours, other = Lease("cpu", [0]), Lease("cpu", [0])
     with ours.hold() as locks:
