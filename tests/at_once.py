@@ -1,27 +1,26 @@
-"""Several sandboxes that work on one list."""
+"""Several evaluations at once, by the sandboxes of one pool."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
-T = TypeVar("T")
+from harness.evaluate import Sandbox
+from harness.pool import Pool
+from harness.types import Limits, PlatformName
 
 
-def share(workers: list[T], todo: list[Callable[[T], None]]) -> None:
-    """Each worker, in a thread of its own, takes the next when it is done with one. Raises what one of them raises,
-    when the others have come to the end of what they are doing; nothing is begun then."""
-    left = iter(todo)
+def sandboxes(platform: PlatformName, world_size: int, limits: Limits, count: int) -> Pool:
+    """So many, on the same devices."""
+    return Pool(platform, world_size, [Sandbox(platform, world_size, limits) for _ in range(count)])
 
-    def work(worker: T) -> None:
+
+def share(pool: Pool, tasks: Sequence[Callable[[], object]]) -> None:
+    """Every task, as many at once as the pool has sandboxes. When one raises, or at an interrupt, no other is begun,
+    and it is raised when those that were have ended."""
+    with ThreadPoolExecutor(len(pool)) as threads:
+        futures = [threads.submit(task) for task in tasks]
         try:
-            for task in left:
-                task(worker)
+            for future in futures:
+                future.result()
         finally:
-            todo.clear()  # what `left` goes through
-
-    with ThreadPoolExecutor(len(workers)) as threads:
-        try:
-            for done in [threads.submit(work, worker) for worker in workers]:
-                done.result()
-        finally:
-            todo.clear()  # an interrupt comes here
+            for future in futures:
+                future.cancel()

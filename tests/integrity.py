@@ -8,7 +8,6 @@ run it where nothing else runs.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import fnmatch
 import json
@@ -19,17 +18,16 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from harness import lease, machine
 from harness.errors import HarnessError
-from harness.evaluate import Sandbox
 from harness.types import DType, Evaluation, Limits, PlatformName
 from problems.spec import ProblemError
-from tests.at_once import share
+from tests.at_once import sandboxes, share
 from tests.candidates import Example, folder
 from tests.processes import descendants
 
@@ -45,17 +43,17 @@ _WITNESS = {"cpu": "p01_double_buffer_one_barrier", "cuda": "p01_*"}
 
 
 class Session:
-    """One sandbox and the rows that came out of it."""
+    """One sandbox, or several on the same devices, and the rows that came out of them."""
 
-    def __init__(self, options: argparse.Namespace, world_size: int, dtype: DType) -> None:
-        self.options, self.world_size, self.dtype = options, world_size, dtype
+    def __init__(self, options: argparse.Namespace, world_size: int, dtype: DType, at_once: int = 1) -> None:
+        self.options, self.world_size, self.dtype, self.at_once = options, world_size, dtype, at_once
         # A first call on a GPU loads modules and meets all peers.
         first_s = max(options.deadline, _FIRST_CALL_S[options.platform])
         self.limits = Limits(load_s=max(5.0, first_s), first_call_s=first_s, call_s=options.deadline)
         self.rows: list[dict[str, Any]] = []
 
     def __enter__(self) -> Session:
-        self.box = Sandbox(self.options.platform, self.world_size, self.limits)
+        self.box = sandboxes(self.options.platform, self.world_size, self.limits, self.at_once)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,14 +107,10 @@ def main(arguments: list[str] | None = None) -> int:
     for world_size in options.world_size:
         for dtype in options.dtype:
             print(f"\n{options.platform}, {world_size} ranks, {dtype}", flush=True)
-            todo: list[Callable[[Session], None]] = [
-                partial(_evil, example=example, over_at=over_at) for example in evil * options.evil_repeats
-            ]
-            todo += [partial(_honest, example=example, over_at=over_at) for example in honest]
-            with contextlib.ExitStack() as stack:
-                sessions = [stack.enter_context(Session(options, world_size, dtype)) for _ in range(options.at_once)]
-                share(sessions, todo)
-            rows += [row for session in sessions for row in session.rows]
+            with Session(options, world_size, dtype, options.at_once) as session:
+                tasks = [partial(_evil, session, example, over_at) for example in evil * options.evil_repeats]
+                share(session.box, [*tasks, *(partial(_honest, session, example, over_at) for example in honest)])
+            rows += session.rows
     mixed = _mixed(options, evil, over_at) if options.mixed else None
     left = _left_over(options, before)
     wrong = [row for row in rows if not row["right"]]

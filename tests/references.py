@@ -6,7 +6,6 @@ A line for each problem and case; ends with 1 if one did not pass. What a case c
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import sys
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from harness.errors import HarnessError
-from harness.evaluate import Sandbox, reference_candidate
+from harness.evaluate import Evaluator, reference_candidate
 from harness.types import DType, Limits, PlatformName, Request
 from problems import catalogue
 from problems.spec import ProblemError
-from tests.at_once import share
+from tests.at_once import sandboxes, share
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,19 +27,16 @@ def main(arguments: list[str] | None = None) -> int:
     limits, began = Limits(), time.monotonic()
     found = [e for e in catalogue.entries(options.suite) if not options.only or e.number in options.only]
     over_at = began + options.seconds
+    cases = [(entry, case) for entry in found for case in options.case or [""]]
     rows: list[dict[str, Any]] = []
 
-    def evaluate(box: Sandbox, entry: catalogue.Entry, case: str) -> None:
+    def evaluate(entry: catalogue.Entry, case: str) -> None:
         if time.monotonic() < over_at:
-            rows.append(_row(box, entry, case, options, limits))
+            rows.append(_row(pool, entry, case, options, limits))
 
-    cases = [(entry, case) for entry in found for case in options.case or [""]]
-    with contextlib.ExitStack() as stack:
-        boxes = [
-            stack.enter_context(Sandbox(options.platform, options.world_size, limits)) for _ in range(options.at_once)
-        ]
+    with sandboxes(options.platform, options.world_size, limits, options.at_once) as pool:
         try:
-            share(boxes, [partial(evaluate, entry=entry, case=case) for entry, case in cases])
+            share(pool, [partial(evaluate, entry, case) for entry, case in cases])
         finally:
             if options.out:
                 Path(options.out).write_text(json.dumps(rows, indent=1), encoding="utf-8")
@@ -55,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _row(
-    box: Sandbox, entry: catalogue.Entry, case: str, options: argparse.Namespace, limits: Limits
+    box: Evaluator, entry: catalogue.Entry, case: str, options: argparse.Namespace, limits: Limits
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"problem": entry.number, "name": entry.name, "case": case, "stage_s": {}, "summary": ""}
     began = time.monotonic()
