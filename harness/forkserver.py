@@ -328,8 +328,8 @@ def main() -> None:
         # symmetric memory, which was most of what bringing ranks up took.
         import torch.fx.experimental.symbolic_shapes
 
-    if _spoiled():
-        raise RuntimeError("the fork server has used CUDA: no fork of it can")
+        if _spoiled():
+            raise RuntimeError("the fork server has used CUDA: no fork of it can")
     ForkServer(control).serve()
     shutil.rmtree(sys.argv[2], ignore_errors=True)  # the supervisor may be gone
 
