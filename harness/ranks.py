@@ -303,6 +303,13 @@ class RankSet:
         """Whether something was begun whose answers nobody has collected."""
         return self._begun is not None
 
+    @property
+    def answered(self) -> bool:
+        """Whether every rank has answered what was begun, or can do so no more."""
+        assert self._begun is not None, "nothing was begun"
+        pending = list(self._begun.pending)
+        return len(readable(pending, 0.0)) == len(pending)
+
     def ask(
         self,
         op: str,

@@ -128,6 +128,8 @@ def _pulses(pair: Pair, count: int) -> None:
     if pair.box.platform.name != "cpu":
         return
     for _ in range(count):
+        if pair.candidate.answered:
+            return
         pid = _random.choice(pair.candidate.pids)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
