@@ -27,6 +27,9 @@ _EXTRA_US, _ROUNDS, _ROUNDS_S = 8000.0, 8, 15.0
 until a machine that has other work too has left a candidate alone for so long."""
 _ENOUGH_US, _FEW_ROUNDS = 1e6, 3
 """A first look at calls that are far longer than claimed makes only so much of them, and is repeated so often."""
+_MARGINS, _MAX_ROOM_US = (3.0, 8.0), 20000.0
+"""The device is kept busy for so many times as long as the host needs for a sample, in the first half of the rounds and
+in the second, no longer than that. A host may be slower by then than when it was timed: its threads wake up late."""
 _DELAYED, _GROSS, _CALM = 0.3, 8.0, 0.5
 """Share of the time for which ranks wait for processors that others have, from which on nothing follows from times
 unless they are this many times what is allowed: waiting makes calls longer by a factor, not by an order. And share of
@@ -43,37 +46,38 @@ def look(
     sixteen processes beside it began to use GPUs of the same host. So where a candidate does not pass, the reference is
     looked at in the same way, round for round; nobody doubts what that claims."""
     claimed, host, ranks = timing.candidate.median_us, timing.candidate.host_us or 0.0, pair.candidate
+    reference_host = max(host, timing.reference.host_us or 0.0)
     sample_us = timing.calls * claimed
-    # The host stays ahead of the device, as in the blocks that count, and by so much that no sample with repeats has to
-    # ask for more room, which would be time that nobody claims.
-    room = max(2, int(MAX_PRIME_US / max(1.0, 3 * timing.calls * host)))
+    room = max(2, int(MAX_PRIME_US / max(1.0, _MARGINS[0] * timing.calls * host)))
     repeats = min(room, 1 + math.ceil(_EXTRA_US / 4 / sample_us))
     samples = min(60, max(4, math.ceil(_EXTRA_US / (sample_us * (repeats - 1)))))
 
-    def ahead(issuing_us: float) -> float:
-        return min(MAX_PRIME_US, 100.0 + 3 * timing.calls * repeats * issuing_us)
+    def plan(issuing_us: float, margin: float) -> Plan:
+        """The host stays ahead of the device, as in the blocks that count. Its room is the same in all samples: room
+        that grew in those with repeats would be time that nobody claims."""
+        ahead = min(_MAX_ROOM_US, 100.0 + margin * timing.calls * repeats * issuing_us)
+        return Plan(samples, timing.calls, ahead, ahead, expected_us=claimed)
 
-    once = Plan(samples, timing.calls, ahead(host), expected_us=claimed)
-    reference_once = replace(once, prime_us=ahead(max(host, timing.reference.host_us or 0.0)))
     bounds = pair.box.platform.outside
     before, began = _load(ranks), time.monotonic()
-    _, once_us = _seen(time_block, once, 0.0)
+    _, once_us = _seen(time_block, plan(host, _MARGINS[0]), 0.0)
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
     few = 1 + math.ceil(_ENOUGH_US / once_us)
+    looks = [(repeats, margin, _ROUNDS // 2) for margin in _MARGINS]
     calm: list[bool] = []
-    for times, rounds in ((few, _FEW_ROUNDS), (repeats, _ROUNDS)) if few < repeats else ((repeats, _ROUNDS),):
-        blocks = _Blocks(time_block, once, times, once_us)
+    for times, margin, rounds in [(few, _MARGINS[0], _FEW_ROUNDS), *looks] if few < repeats else looks:
+        blocks = _Blocks(time_block, plan(host, margin), times, once_us)
         for _ in range(rounds):
             found = blocks.more(claimed, bounds)
             if found.fits and times == repeats:
                 return found.us
             if times < repeats and not found.gross:
                 break
-            beside = _Blocks(time_reference, reference_once, times, once_us).more(timing.reference.median_us, bounds)
-            calm.append(beside.fits)
+            beside = _Blocks(time_reference, plan(reference_host, margin), times, once_us)
+            calm.append(beside.more(timing.reference.median_us, bounds).fits)
             if time.monotonic() > began + _ROUNDS_S:
                 break
-        if found.gross:
+        if (times < repeats and found.gross) or time.monotonic() > began + _ROUNDS_S:
             break
     wall_s, used_s, delayed_s = (now - then for now, then in zip(_load(ranks), before, strict=True))
     waited = delayed_s > _DELAYED * wall_s and used_s < wall_s * ranks.world_size

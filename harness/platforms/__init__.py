@@ -32,6 +32,8 @@ class Plan:
     """Short calls are timed several at once: an event resolves half a microsecond and costs two or three."""
     prime_us: float = 0.0
     """How long the device is kept busy before a sample, so that the host is ahead when the sample begins."""
+    prime_limit_us: float = MAX_PRIME_US
+    """To how much that grows where a host needs longer to issue a sample."""
     expected_us: float = 0.0
     """What one call is expected to take; for deadlines only."""
     communicator: int = 0

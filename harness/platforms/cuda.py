@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import DIRTY, MAX_PRIME_US, Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
+from harness.platforms import DIRTY, Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Cuda:
             host.append((issued - before) / 1e3 / count)
             # A host that was overtaken gets more room from the next sample on. One that waits for the device inside the
             # call always is: its waiting is the candidate's own.
-            prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), MAX_PRIME_US)
+            prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
         return Times(times, host)
 
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:

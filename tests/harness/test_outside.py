@@ -25,12 +25,24 @@ def block(unclaimed_us):
     return time_block
 
 
-def look(candidate_us, reference_us, beside=lambda: None):
+def late_block(host_us):
+    """Of one rank whose host needs `host_us` to issue a call of 50 us: what its room does not cover is claimed."""
+
+    def time_block(plan, least_s):
+        calls = plan.calls * plan.repeats
+        sample_us = max(plan.prime_us + calls * CLAIMED_US, calls * host_us)
+        time.sleep(plan.samples * sample_us / 1e6)
+        return Block([[(sample_us - plan.prime_us) / calls] * plan.samples], [[host_us] * plan.samples])
+
+    return time_block
+
+
+def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0):
     ranks = SimpleNamespace(world_size=1, cpu_s=time.process_time, delayed_s=lambda: 0.0, pids=[os.getpid()])
     pair = SimpleNamespace(box=SimpleNamespace(platform=SimpleNamespace(outside=(1.25, 1000.0, 1.5))), candidate=ranks)
-    one = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
+    one = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=host_us)
     timing = Timing(candidate=one, reference=one, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
-    return outside.look(pair, block(candidate_us), block(reference_us), timing, beside)
+    return outside.look(pair, candidate or block(candidate_us), block(reference_us), timing, beside)
 
 
 def test_honest_claims_are_confirmed():
@@ -49,3 +61,21 @@ def test_a_machine_on_which_the_reference_fares_the_same_tells_nothing(unclaimed
     with pytest.raises(SandboxError, match="too busy"):
         look(unclaimed_us, unclaimed_us, lambda: asked.append("beside"))
     assert asked == ["beside"]  # it may be the candidate that makes it so
+
+
+@pytest.mark.parametrize("host_us", [30, 250])
+def test_a_host_that_is_slower_than_when_it_was_timed_is_no_claim(host_us):
+    assert look(0, 0, candidate=late_block(host_us), host_us=30.0) == pytest.approx(CLAIMED_US, rel=0.25)
+
+
+def test_room_is_the_same_with_repeats_and_does_not_grow():
+    rooms = []
+
+    def time_block(plan, least_s):
+        rooms.append((plan.prime_us, plan.prime_limit_us))
+        return block(0)(plan, least_s)
+
+    look(0, 0, candidate=time_block)
+    assert len(rooms) > 3
+    assert len(set(rooms)) == 1
+    assert rooms[0][0] == rooms[0][1]
