@@ -105,6 +105,8 @@ class Sandbox:
         self._processes = Processes(platform, world_size, self.limits, isolation, devices)
         self._builds = Builds(self._processes)
         self._topology: Topology | None = None
+        self._fault = ""
+        """What ended the first attempt at the last thing asked."""
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +154,8 @@ class Sandbox:
             run = self._run(request, on_stage, refill=not last)
             return run.finish(run.stages)
 
-        return self._with_retry(attempt, allowance)
+        evaluation = self._with_retry(attempt, allowance)
+        return evaluation.model_copy(update={"fault": self._fault})
 
     def profile(
         self, request: Request, folder: Path, kernel: str = "", *, allowance: Allowance | None = None
@@ -218,9 +221,11 @@ class Sandbox:
     def _with_retry(self, attempt: Callable[[], _T], allowance: Allowance | None = None) -> _T:
         """A fault of the sandbox's own processes is not the candidate's: once more, with fresh ones."""
         allowance = self._processes.allowance = allowance or Allowance()
+        self._fault = ""
         try:
             return attempt()
-        except SandboxError:
+        except SandboxError as error:
+            self._fault = str(error)[:2000]
             self._processes.recover()
             if allowance.ended is not None:  # it was the cleaning up that failed
                 raise BudgetEndedError(allowance.ended) from None

@@ -351,6 +351,9 @@ class Evaluation(Frozen):
     """Seconds x devices under lease."""
     waited_s: float = 0.0
     """Seconds in which the evaluation waited for devices that others had; of `stage_s`, they are in `load`."""
+    fault: str = ""
+    """What ended a first attempt that was not the candidate's doing, so that this is the second; "" if nothing did.
+    `device_s` and `waited_s` are of both, `stage_s` of this one."""
     environment: Environment
 
     @property

@@ -94,6 +94,10 @@ def evaluation_block(label: str, evaluation: Evaluation) -> str:
     seconds = sum(evaluation.stage_s.values())
     waited = f" ({evaluation.waited_s:.1f} s of them waiting for devices)" if evaluation.waited_s >= 0.1 else ""
     lines.append(f"    took {seconds:.1f} s{waited}, {evaluation.device_s:.1f} device-seconds; isolation: {layers}")
+    if evaluation.fault:
+        lines.append(
+            f"    a second attempt; the first ended by no fault of the candidate's: {one_line(evaluation.fault, 400)}"
+        )
     return "\n".join(lines)
 
 

@@ -86,6 +86,7 @@ def _described(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "got": str(evaluation.verdict),
         "stage": str(evaluation.stage),
+        "fault": evaluation.fault,
         "summary": evaluation.summary,
         "speedup": timing.speedup.model_dump() if timing else None,
         "isolation": evaluation.environment.isolation,

@@ -42,10 +42,12 @@ def request(source: str) -> Request:
 @pytest.mark.parametrize("victim", ["fork server", "reference rank"])
 def test_a_killed_process_of_ours_is_replaced_and_not_charged(victim):
     with Sandbox("cpu", 2, LIMITS) as box:
-        assert box.evaluate(request(RIGHT)).passed
+        first = box.evaluate(request(RIGHT))
+        assert first.passed and first.fault == ""
         (server,) = _children(os.getpid(), "harness.forkserver")[-1:]
         os.kill(server if victim == "fork server" else descendants(server)[0], signal.SIGKILL)
-        assert box.evaluate(request(RIGHT)).passed
+        second = box.evaluate(request(RIGHT))
+        assert second.passed and second.fault
 
 
 def test_a_grandchild_dies_with_its_candidate():

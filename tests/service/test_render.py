@@ -21,6 +21,11 @@ def test_a_pass_shows_both_figures_with_their_intervals(evaluation) -> None:
     assert lines[-1] == "    took 1.0 s, 0.0 device-seconds; isolation: netns"
 
 
+def test_a_second_attempt_says_what_ended_the_first(evaluation) -> None:
+    last = evaluation_block("a.py", evaluation(fault="too busy\nfor times")).splitlines()[-1]
+    assert last == "    a second attempt; the first ended by no fault of the candidate's: too busy for times"
+
+
 def test_isolation_is_named_layer_by_layer_unless_it_is_whole(evaluation) -> None:
     known = evaluation()
     for on, text in [(LAYERS, "all layers"), ((), "none"), (LAYERS[:2], ", ".join(LAYERS[:2]))]:
