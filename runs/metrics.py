@@ -115,6 +115,11 @@ def fast_curve(
     return Curve(np.array(ps, dtype=np.float64), means, low, high)
 
 
+def spent(row: Row, axis: Axis) -> float:
+    """What the whole run used."""
+    return float(row.spend.steps if axis == "step" else getattr(row.spend, axis))
+
+
 def spent_until(row: Row, axis: Axis, success: Success = CORRECT) -> float | None:
     """What the run had used at its first success; None if its official evaluation is none. A run whose success shows
     in that evaluation alone used all that it used."""
@@ -123,7 +128,7 @@ def spent_until(row: Row, axis: Axis, success: Success = CORRECT) -> float | Non
     first = next((progress for progress in row.progress if success.reached(progress)), None)
     if first is not None:
         return float(getattr(first, axis))
-    return float(row.spend.steps if axis == "step" else getattr(row.spend, axis))
+    return spent(row, axis)
 
 
 def solved_curve(rows: Sequence[Row], problems: Sequence[ProblemKey], axis: Axis, success: Success = CORRECT) -> Curve:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runs.html import drawing
-from runs.metrics import fast_curve, geomean_speedup, shares, solved_curve
+from runs.metrics import Axis, fast_curve, geomean_speedup, shares, solved_curve, spent
 from runs.report.study import Group, Study
 from runs.report.tables import MODES
 from runs.rows import CORRECT, Row
@@ -85,11 +85,11 @@ def _how(row: Row) -> str:
 
 def _solved(study: Study) -> Plot:
     with drawing.figure(2) as (figure, panels):
-        for axes, axis, label in zip(panels, ("step", "usd"), ("steps", "USD"), strict=True):
-            end = max((row.spend.steps if axis == "step" else row.spend.usd for row in study.rows), default=0.0)
+        for axes, (axis, label) in zip(panels, [("step", "steps"), _cost(study)], strict=True):
+            end = max((spent(row, axis) for row in study.rows), default=0.0)
             for i, group in enumerate(study.groups):
                 for success, style in ((CORRECT, "-"), (study.fast, "--")):
-                    curve = solved_curve(group.samples, study.problems, axis, success)  # type: ignore[arg-type]
+                    curve = solved_curve(group.samples, study.problems, axis, success)
                     x, y = np.append(curve.x, max(end, curve.x[-1])), np.append(curve.y, curve.y[-1])
                     name = f"{group.label}: {'correct' if success is CORRECT else study.fast_name}"
                     axes.step(x, y, where="post", color=_colour(i), linestyle=style, linewidth=1.4, label=name)
@@ -97,6 +97,11 @@ def _solved(study: Study) -> Plot:
         _legend(figure, panels)
         note = "Share of problems that one run has solved by then; a run that its official evaluation fails never has."
         return Plot("solved", "Solved at step and at cost", note, drawing.svg(figure))
+
+
+def _cost(study: Study) -> tuple[Axis, str]:
+    """Dollars; of models that cost none, what the evaluations did."""
+    return ("usd", "USD") if any(row.spend.usd for row in study.rows) else ("device_s", "device-seconds")
 
 
 def _roofline(study: Study) -> Plot:

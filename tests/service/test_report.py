@@ -5,15 +5,18 @@ import io
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+import runs
 from runs.sweep import Plan
 from runs.sweep_record import sweep_record
 from service.cli import USAGE, main
 from tests.runs.factories import config
 from tests.runs.record_sets import write_set
 
+EXAMPLES = Path(runs.__file__).parent / "examples"
 EVIL = '=<script>alert("$x$")</script>|`*\\'
 
 
@@ -36,6 +39,13 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs) -> None:
         self.tags.append((tag, dict(attrs)))
+
+
+def test_models_without_a_price_are_compared_by_what_their_evaluations_took(root, tmp_path, capsys) -> None:
+    for records, cost, other in [(root, "USD", "device-seconds"), (EXAMPLES, "device-seconds", "USD")]:
+        written(capsys, records, "--out", tmp_path / "page.html")
+        text = (tmp_path / "page.html").read_text()
+        assert f"{cost} used by a run" in text and f"{other} used by a run" not in text
 
 
 def test_one_page_without_network_or_foreign_scripts(root, tmp_path, capsys) -> None:
