@@ -45,39 +45,31 @@ def look(
     Not everything that slows a machine down shows in anybody's account of processors: NCCL itself did not pass while
     sixteen processes beside it began to use GPUs of the same host. So where a candidate does not pass, the reference is
     looked at in the same way, round for round; nobody doubts what that claims."""
-    claimed, host, ranks = timing.candidate.median_us, timing.candidate.host_us or 0.0, pair.candidate
-    reference_host = max(host, timing.reference.host_us or 0.0)
-    sample_us = timing.calls * claimed
-    room = max(2, int(MAX_PRIME_US / max(1.0, _MARGINS[0] * timing.calls * host)))
-    repeats = min(room, 1 + math.ceil(_EXTRA_US / 4 / sample_us))
-    samples = min(60, max(4, math.ceil(_EXTRA_US / (sample_us * (repeats - 1)))))
-
-    def plan(issuing_us: float, margin: float) -> Plan:
-        """The host stays ahead of the device, as in the blocks that count. Its room is the same in all samples: room
-        that grew in those with repeats would be time that nobody claims."""
-        ahead = min(_MAX_ROOM_US, 100.0 + margin * timing.calls * repeats * issuing_us)
-        return Plan(samples, timing.calls, ahead, ahead, expected_us=claimed)
-
-    bounds = pair.box.platform.outside
+    claimed, ranks, bounds, sizes = (
+        timing.candidate.median_us,
+        pair.candidate,
+        pair.box.platform.outside,
+        _Sizes(timing),
+    )
     before, began = _load(ranks), time.monotonic()
-    _, once_us = _seen(time_block, plan(host, _MARGINS[0]), 0.0)
+    _, once_us = _seen(time_block, sizes.plan(_MARGINS[0]), 0.0)
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
     few = 1 + math.ceil(_ENOUGH_US / once_us)
-    looks = [(repeats, margin, _ROUNDS // 2) for margin in _MARGINS]
+    looks = [(sizes.repeats, margin, _ROUNDS // 2) for margin in _MARGINS]
     calm: list[bool] = []
-    for times, margin, rounds in [(few, _MARGINS[0], _FEW_ROUNDS), *looks] if few < repeats else looks:
-        blocks = _Blocks(time_block, plan(host, margin), times, once_us)
+    for times, margin, rounds in [(few, _MARGINS[0], _FEW_ROUNDS), *looks] if few < sizes.repeats else looks:
+        blocks = _Blocks(time_block, sizes.plan(margin), times, once_us)
         for _ in range(rounds):
             found = blocks.more(claimed, bounds)
-            if found.fits and times == repeats:
+            if found.fits and times == sizes.repeats:
                 return found.us
-            if times < repeats and not found.gross:
+            if times < sizes.repeats and not found.gross:
                 break
-            beside = _Blocks(time_reference, plan(reference_host, margin), times, once_us)
+            beside = _Blocks(time_reference, sizes.plan(margin, reference=True), times, once_us)
             calm.append(beside.more(timing.reference.median_us, bounds).fits)
             if time.monotonic() > began + _ROUNDS_S:
                 break
-        if (times < repeats and found.gross) or time.monotonic() > began + _ROUNDS_S:
+        if (times < sizes.repeats and found.gross) or time.monotonic() > began + _ROUNDS_S:
             break
     wall_s, used_s, delayed_s = (now - then for now, then in zip(_load(ranks), before, strict=True))
     waited = delayed_s > _DELAYED * wall_s and used_s < wall_s * ranks.world_size
@@ -89,6 +81,26 @@ def look(
         Verdict.integrity,
         f"the ranks claim {claimed:.1f} us a call; seen from outside a call takes {found.us:.1f} us{claims}",
     )
+
+
+class _Sizes:
+    """Of the blocks that are looked at: how many `samples`, and `repeats` in those that are to be longer."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._calls, self._claimed = timing.calls, timing.candidate.median_us
+        host, reference = (side.host_us or 0.0 for side in (timing.candidate, timing.reference))
+        self._host, self._reference_host = host, max(host, reference)
+        sample_us = timing.calls * self._claimed
+        room = max(2, int(MAX_PRIME_US / max(1.0, _MARGINS[0] * timing.calls * host)))
+        self.repeats = min(room, 1 + math.ceil(_EXTRA_US / 4 / sample_us))
+        self.samples = min(60, max(4, math.ceil(_EXTRA_US / (sample_us * (self.repeats - 1)))))
+
+    def plan(self, margin: float, *, reference: bool = False) -> Plan:
+        """Without repeats. The host stays ahead of the device, as in the blocks that count, but its room is the same in
+        all samples: room that grew in those with repeats would be time that nobody claims."""
+        host = self._reference_host if reference else self._host
+        ahead = min(_MAX_ROOM_US, 100.0 + margin * self._calls * self.repeats * host)
+        return Plan(self.samples, self._calls, ahead, ahead, expected_us=self._claimed)
 
 
 @dataclass(frozen=True)
