@@ -50,7 +50,8 @@ class SweepRecord:
         except ValidationError as error:
             problem = error.errors()[0]
             place = ".".join(str(part) for part in problem["loc"])
-            raise UsageError(f"{self.path / 'plan.json'}: {place}: {problem['msg']}") from None
+            said = filter(None, (str(self.path / "plan.json"), place, problem["msg"]))
+            raise UsageError(": ".join(said)) from None
 
     def open_to_write(self) -> None:
         """Raises UsageError if another process works on this sweep, HarnessError if the folder cannot be made."""

@@ -92,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(ended, signal.default_int_handler)
         app(args=arguments, prog_name="ringsmith")
     except SystemExit as done:
+        if _interrupted(done):
+            typer.echo("interrupted", err=True)
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -103,6 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = type(error).__name__
         return _fail(f"internal: {name}: {error} (a bug; RINGSMITH_DEBUG=1 shows where)", INFRASTRUCTURE)
     return 0
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether a KeyboardInterrupt that no command has answered led to this: typer makes an exit of it, in silence."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _fail(message: str, code: int) -> int:

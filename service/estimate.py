@@ -22,7 +22,8 @@ and the thoughts before it. An assumption."""
 CACHED = 0.8
 """Share of that input that is read from the provider's cache."""
 EVALUATIONS, SECONDS_ON_DEVICES = 8, 5.0
-"""Evaluations of a run, and seconds for which each holds its devices, where no run was recorded on the platform."""
+"""Evaluations of a run that has replies enough, and seconds for which each holds its devices, where no run was recorded
+on the platform."""
 _MOST_RECORDS = 500
 
 
@@ -59,13 +60,15 @@ def estimate(plan: Plan, runs_dir: Path) -> Estimate:
     config = plan.config(plan.cells()[0])
     earlier = list(_earlier(runs_dir))
     device = [s.device_s for c, s in earlier if (c.platform, c.world_size) == (config.platform, config.world_size)]
-    each_s = statistics.mean(device) if device else EVALUATIONS * SECONDS_ON_DEVICES * config.world_size
+    replies = 1 if config.strategy == "single" else (config.budget.steps or EVALUATIONS)
+    evaluations = min(EVALUATIONS, replies + 1)  # the official one besides
+    each_s = statistics.mean(device) if device else evaluations * SECONDS_ON_DEVICES * config.world_size
     if config.budget.device_s is not None:
         each_s = min(each_s, config.budget.device_s)
     basis = (
         f"mean of {len(device)} earlier runs on {config.platform} with {config.world_size} ranks"
         if device
-        else f"assumed: {EVALUATIONS} evaluations of {SECONDS_ON_DEVICES:g} s on {config.world_size} devices"
+        else f"assumed: {evaluations} evaluations of {SECONDS_ON_DEVICES:g} s on {config.world_size} devices"
     )
     models = tuple(
         _of_model(name, cells, [(c, s) for c, s in earlier if c.model == name], config.budget, config.strategy)

@@ -8,7 +8,7 @@ from typing import get_args
 from harness.types import Mechanism
 from runs.compare import compare
 from runs.metrics import geomean_speedup, roofline_share, shares, success_at_k
-from runs.published import published
+from runs.published import SAMPLES, published
 from runs.report.listings import left_out, problems, runs
 from runs.report.study import Study
 from runs.report.table import Column, Table, Value
@@ -17,13 +17,13 @@ from runs.rows import CORRECT, Mode, Row
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
-def tables(study: Study) -> list[Table]:
-    """All that apply, the summary first and the runs last."""
+def tables(study: Study, *, empty: bool = False) -> list[Table]:
+    """All that hold anything (`empty`: all that there are), the summary first and the runs last."""
     made = [summary(study), as_published(study), families(study), mechanisms(study)]
-    if len(study.groups) > 1:
+    if len(study.groups) > 1 or empty:
         made.append(head_to_head(study))
     made += [problems(study), runs(study)]
-    if any(row.outcome != "sample" for row in study.rows) or study.unreadable:
+    if any(row.outcome != "sample" for row in study.rows) or study.unreadable or empty:
         made.append(left_out(study))
     return made
 
@@ -84,9 +84,10 @@ def summary(study: Study) -> Table:
 
 
 def as_published(study: Study) -> Table:
-    """Numbers of problems, ours and ParallelKernelBench's."""
-    k, theirs, fast = study.ks[-1], published(), study.fast_name
-    whose = ("model", "problems", "correct@1", f"correct@{k}", f"{fast}@1", f"{fast}@{k}")
+    """Numbers of problems, ours and ParallelKernelBench's: each at the numbers of samples that there are of it."""
+    theirs, fast, most = published(), study.fast_name, study.ks[-1]
+    tries = sorted({1, most, SAMPLES})
+    whose = ("model", "problems", *(f"{what}@{k}" for what in ("correct", fast) for k in tries))
     table = Table(
         "models",
         "In ParallelKernelBench's form",
@@ -97,15 +98,14 @@ def as_published(study: Study) -> Table:
     for group in study.groups:
         of = shares(group.rows, study.problems, lambda row: row.mode)
         at = [
-            success_at_k(group.rows, study.problems, one, tries).value * len(study.problems)
+            success_at_k(group.rows, study.problems, one, k).value * len(study.problems) if k <= most else None
             for one in (CORRECT, study.fast)
-            for tries in (1, k)
+            for k in tries
         ]
         table.rows.append((group.label, len(study.problems), *at, *(of.get(mode, 0.0) for mode in MODES)))
     for model in (*theirs.models, *theirs.agentic):
-        solved = (
-            [*model.correct, *model.fast1] if len(model.correct) > 1 else [*model.correct, None, *model.fast1, None]
-        )
+        at_1_and_3 = [model.correct, model.fast1 if study.fast.p == 1 else ()]
+        solved = [dict(zip((1, SAMPLES), known, strict=False)).get(k) for known in at_1_and_3 for k in tries]
         modes = [model.modes.get(mode) for mode in MODES]
         table.rows.append((f"{model.name} (published)", theirs.problems, *solved, *modes))
     return table

@@ -100,6 +100,8 @@ def evaluate(
         raise UsageError("--follow and --accept-suites go with --batch")
     if not files or problem is None:
         raise UsageError("say which candidates and which --problem, or --batch FOLDER")
+    if files.count("-") > 1:
+        raise UsageError("stdin (`-`) can be read once only")
     entry = find(problem, suite)
     case = select_case(entry, case or entry.default).name
     where = place(sandbox, sandbox_ca, sandbox_token_file)

@@ -39,13 +39,13 @@ def list_problems(
     json: Json = False,
 ) -> None:
     """List the problems. Sizes of communication are those of the default case."""
-    found = [
-        entry
-        for entry in entries(suite)
-        if (family is None or entry.family == family)
-        and (tag is None or tag in entry.tags)
-        and (source is None or source.lower() in entry.source.lower())
-    ]
+    found = [entry for entry in entries(suite) if source is None or source.lower() in entry.source.lower()]
+    for kind, name in (("family", family), ("tag", tag)):
+        if name is not None:
+            from service.plan import select
+
+            numbers = {entry.number for entry in select(f"{kind}:{name}", suite)}
+            found = [entry for entry in found if entry.number in numbers]
     link_mb: dict[int, float | None] = {}
     if json or min_mb is not None or max_mb is not None:
         setup = resolve(None, world_size, dtype, None)

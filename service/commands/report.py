@@ -77,7 +77,7 @@ def report(
     study = read_study(paths, fast=fast, ks=k or (), title=title, by_path=by_path, processes=os.cpu_count() or 1)
     for line in study.unreadable:
         typer.echo(f"warning: {one_line(line, 400)}", err=True)
-    made = make_tables(study)
+    made = make_tables(study, empty=table is not None)
     if table is not None:
         known = [one.key for one in made]
         if table not in known:

@@ -87,6 +87,30 @@ def test_json_has_every_row_and_the_figures_that_follow_from_them(root, capsys) 
     assert {line["model"] for line in found["tables"]["models"]} >= {"maker/good", "GPT-5.5 (published)"}
 
 
+@pytest.mark.parametrize(
+    ("flags", "at"),
+    [
+        (("-k", "1"), {"correct@1": 28, "correct@3": 36, "fast1@1": 22, "fast1@3": 27}),
+        (("-k", "2"), {"correct@1": 28, "correct@2": None, "correct@3": 36, "fast1@1": 22, "fast1@3": 27}),
+        (("-p", "2"), {"correct@1": 28, "correct@3": 36, "fast2@1": None, "fast2@3": None}),
+    ],
+)
+def test_published_figures_stand_under_the_samples_and_the_p_that_they_are_of(root, capsys, flags, at) -> None:
+    lines = json.loads(written(capsys, root, "--format", "json", *flags))["tables"]["models"]
+    theirs, ours = next(line for line in lines if line["model"] == "GPT-5.5 (published)"), lines[0]
+    assert {name: theirs[name] for name in at} == at
+    assert (ours["correct@3"] is None) == ("-k" in flags) and ours["correct@1"] > 0
+    header = written(capsys, root, "--format", "csv", "--table", "models", *flags).splitlines()[0].split(",")
+    assert len(header) == len(set(header))
+
+
+@pytest.mark.parametrize("table", ["left_out", "head_to_head"])
+def test_a_table_that_holds_nothing_can_be_asked_for(capsys, table) -> None:
+    one = next(EXAMPLES.glob("*/events.jsonl")).parent
+    assert table not in json.loads(written(capsys, one, "--format", "json"))["tables"]
+    assert len(written(capsys, one, "--format", "csv", "--table", table).splitlines()) == 1
+
+
 def test_p_figure_margin_and_raw_decide_what_is_fast(root, capsys) -> None:
     def fast(*flags: str) -> float:
         summary = json.loads(written(capsys, root, "--format", "json", *flags))["tables"]["summary"]

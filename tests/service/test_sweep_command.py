@@ -61,6 +61,9 @@ def test_a_sweep_from_its_plan_to_its_last_line(environment, tmp_path) -> None:
     )
     assert nobody.returncode == 0 and "warning: the sweep would be refused here: 'foo' is not a model" in nobody.stderr
 
+    few = ringsmith(*asked, *CPU, "--strategy", "single", "--dry-run", environment=environment)
+    assert "assumed: 2 evaluations of 5 s" in few.stdout  # the only one and the official one
+
     done = ringsmith(*asked, *CPU, "--json", environment=environment)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
