@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.jail import LAYERS
-from harness.types import Evaluation, Finding, Mismatch, RankReport, Timing
+from harness.types import Evaluation, Finding, Mismatch, Protocol, RankReport, Timing
+from harness.wording import ratio_text, time_text
 from runs.attempts import Attempt
 from runs.events import Spend
 from runs.fold import Run
-from runs.wording import charged, duration, speedup, speedups
+from runs.wording import charged, duration, speedups
 from service.text import columns, indent, one_line
 
 _LOG_LINES = 20
@@ -109,9 +110,9 @@ def _figures(evaluation: Evaluation) -> list[str]:
     measured = evaluation.measurement
     if measured is None:
         return ["    correct; not timed"]
-    rows = [_timing_row("eager", measured.eager)]
+    rows = [_timing_row("eager", measured.eager, measured.protocol)]
     if measured.device:
-        rows.append(_timing_row("device", measured.device))
+        rows.append(_timing_row("device", measured.device, measured.protocol))
     lines = indent(columns(rows)).splitlines()
     if evaluation.uses_nccl:
         lines.append("    calls torch.distributed's collectives or NCCL itself")
@@ -128,15 +129,15 @@ def _figures(evaluation: Evaluation) -> list[str]:
     return lines
 
 
-def _timing_row(name: str, timing: Timing) -> tuple[str, ...]:
+def _timing_row(name: str, timing: Timing, protocol: Protocol) -> tuple[str, ...]:
     candidate, reference = timing.candidate, timing.reference
     spread = f"p10 {candidate.p10_us:.1f}, p90 {candidate.p90_us:.1f}, rank skew {candidate.skew_us:.1f}"
     host = f", host {candidate.host_us:.1f} us" if candidate.host_us is not None else ""
     return (
         name,
-        speedup(timing.speedup),
-        f"{candidate.median_us:.1f} us ({spread}{host})",
-        f"reference {reference.median_us:.1f} us",
+        ratio_text(timing.speedup),
+        f"{time_text(candidate.median_us, protocol)} ({spread}{host})",
+        f"reference {time_text(reference.median_us, protocol)}",
     )
 
 

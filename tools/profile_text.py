@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from harness.hints import megabytes, short_name
 from harness.profile_types import KernelCode, KernelProfile, LinkTraffic, Profile, RankProfile
-from harness.types import Measurement, Timing
+from harness.types import Measurement, Protocol, Timing
+from harness.wording import ratio_text, time_text
 
 _KERNELS = 8
 _RANKS = 8
@@ -37,19 +38,20 @@ def _times(measurement: Measurement) -> list[str]:
     lines = []
     for name, timing in (("device", measurement.device), ("eager", measurement.eager)):
         if timing is not None:
-            lines.append(f"{name}: {_timing(timing)}")
+            lines.append(f"{name}: {_timing(timing, measurement.protocol)}")
     if (clocks := measurement.eager.clocks) is not None:
         slow = f", held down: {', '.join(clocks.slowdowns)}" if clocks.slowdowns else ""
         lines.append(f"clocks while it was timed: SMs {clocks.sm_mhz_low} to {clocks.sm_mhz_high} MHz{slow}")
     return lines
 
 
-def _timing(timing: Timing) -> str:
-    one, other, ratio = timing.candidate, timing.reference, timing.speedup
+def _timing(timing: Timing, protocol: Protocol) -> str:
+    one, other = timing.candidate, timing.reference
     host = f", host {one.host_us:.1f} us to issue a call" if one.host_us else ""
     return (
-        f"{one.median_us:.1f} us [{one.p10_us:.1f}, {one.p90_us:.1f}], reference {other.median_us:.1f} us: "
-        f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]; ranks {one.skew_us:.1f} us apart{host}"
+        f"{time_text(one.median_us, protocol)} (p10 {one.p10_us:.1f}, p90 {one.p90_us:.1f}), "
+        f"reference {time_text(other.median_us, protocol)}: {ratio_text(timing.speedup)}; "
+        f"ranks {one.skew_us:.1f} us apart{host}"
     )
 
 

@@ -14,10 +14,12 @@ from harness.types import (
     Latency,
     Measurement,
     Mismatch,
+    Protocol,
     RankReport,
     Timing,
     Verdict,
 )
+from harness.wording import figure, interval, time_text
 
 _MAX_LOG_LINES = 24
 _MAX_FINDINGS = 3
@@ -123,9 +125,9 @@ _NEXT = {
 
 
 def measurement_lines(measurement: Measurement) -> list[str]:
-    lines = [_timing_line("eager ", measurement.eager)]
+    lines = [_timing_line("eager ", measurement.eager, measurement.protocol)]
     if measurement.device is not None:
-        lines.append(_timing_line("device", measurement.device))
+        lines.append(_timing_line("device", measurement.device, measurement.protocol))
     elif measurement.device_note:
         lines.append(f"device  not measured: {measurement.device_note}")
     lines += _host_line(measurement.eager)
@@ -166,18 +168,17 @@ def _floor_line(measured: Measurement) -> str:
     )
 
 
-def _timing_line(name: str, timing: Timing) -> str:
-    ratio = timing.speedup
+def _timing_line(name: str, timing: Timing, protocol: Protocol) -> str:
+    between = interval(timing.speedup, 3)
     return (
-        f"{name}  {_latency(timing.candidate)}; reference {_latency(timing.reference)}; "
-        f"speed-up {ratio.value:.3f}x, 95% interval [{ratio.low:.3f}, {ratio.high:.3f}]"
+        f"{name}  {_latency(timing.candidate, protocol)}; reference {_latency(timing.reference, protocol)}; "
+        f"speed-up {figure(timing.speedup.value, 3)}x" + (f", 95% interval {between}" if between else "")
     )
 
 
-def _latency(latency: Latency) -> str:
-    return (
-        f"{latency.median_us:.1f} us (p10 {latency.p10_us:.1f}, p90 {latency.p90_us:.1f}, skew {latency.skew_us:.1f})"
-    )
+def _latency(latency: Latency, protocol: Protocol) -> str:
+    spread = f"p10 {latency.p10_us:.1f}, p90 {latency.p90_us:.1f}, skew {latency.skew_us:.1f}"
+    return f"{time_text(latency.median_us, protocol)} ({spread})"
 
 
 def failure_text(evaluation: Evaluation, source: str, before: int | None = None) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from harness.jail import LAYERS
-from harness.types import Difference, Measurement, Mismatch, RankReport, Stage, Verdict
+from harness.types import Difference, Measurement, Mismatch, RankReport, Ratio, Stage, Verdict
 from runs.events import LaneStarted, Spend
 from runs.fold import fold
 from runs.wording import duration
@@ -19,6 +19,12 @@ def test_a_pass_shows_both_figures_with_their_intervals(evaluation) -> None:
     )
     assert lines[2].startswith("    device  1.20x [1.10, 1.30]")
     assert lines[-1] == "    took 1.0 s, 0.0 device-seconds; isolation: netns"
+
+
+def test_a_protocol_without_intervals_shows_none(evaluation) -> None:
+    eager = evaluation().measurement.eager.model_copy(update={"speedup": Ratio(value=1.5, low=1.5, high=1.5)})
+    text = evaluation_block("a.py", evaluation(measurement=Measurement(protocol="pkb", eager=eager)))
+    assert "\n    eager  1.50x  mean 100.0 us (p10 90.0, p90 110.0, rank skew 1.5)  reference mean 150.0 us\n" in text
 
 
 def test_a_second_attempt_says_what_ended_the_first(evaluation) -> None:

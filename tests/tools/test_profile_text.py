@@ -2,6 +2,7 @@
 
 from harness.counters import KERNEL_SETS
 from harness.profile_types import CallProfile, Hint, KernelCode, KernelProfile, LinkTraffic, Profile, RankProfile
+from harness.types import Latency, Measurement, Ratio, Timing
 from tools import catalogue
 from tools.profile_text import profile_text
 
@@ -62,7 +63,14 @@ def test_a_full_profile_is_a_screen():
     assert "bound by link in" in text and "in 32 more" in text and "rank 7: sent 8000.00 MB" in text
     assert "ns0::reduce_scatter" in text and "25% of the warp slots" in text and "stream 7, 8, 9, 10, ...\n" in text
     assert "code: loads of 16 B/4 B/1 B, stores of 16 B/8 B, 2 TMA, tensor cores, flags, MEMBAR.SYS in a loop" in text
-    assert "/somewhere" not in text
+    assert "/somewhere" not in text and "which is 0% of the time here" in text
+
+
+def test_a_measurement_without_an_interval_is_shown_as_a_mean():
+    one = Latency(median_us=26.04, p10_us=6.8, p90_us=7.9, min_us=6, samples=100, skew_us=0.5)
+    timing = Timing(candidate=one, reference=one, speedup=Ratio(value=1, low=1, high=1))
+    lines = profile_text(full(), Measurement(protocol="pkb", eager=timing)).splitlines()
+    assert lines[1] == "eager: mean 26.0 us (p10 6.8, p90 7.9), reference mean 26.0 us: 1.00x; ranks 0.5 us apart"
 
 
 def test_a_cpu_profile_is_a_screen():

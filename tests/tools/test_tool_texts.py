@@ -199,6 +199,15 @@ def test_a_measurement_says_all_figures():
     assert evaluation_text(evaluation(Verdict.passed, measurement=calibrated)).splitlines()[-1] == (
         "floor   25.0 us (HBM, datasheet), 40.0 us at rates measured on this machine (latency): 25% / 40% reached"
     )
+    by_pkb = measured.model_copy(
+        update={
+            "protocol": "pkb", "eager": timing.model_copy(update={"speedup": Ratio(value=1.5, low=1.5, high=1.5)}),
+        }
+    )  # fmt: skip
+    assert evaluation_text(evaluation(Verdict.passed, measurement=by_pkb)).splitlines()[1] == (
+        "eager   mean 100.0 us (p10 99.0, p90 101.0, skew 0.5); reference mean 150.0 us (p10 149.0, p90 151.0, "
+        "skew 0.5); speed-up 1.500x"
+    )
     assert evaluation_text(evaluation(Verdict.passed)).endswith("\nNot timed.")
     moved = evaluation(Verdict.passed).model_copy(update={"mechanisms": ("copy engine",)})
     assert evaluation_text(moved).splitlines()[1:] == ["moved by: copy engine", "Not timed."]

@@ -1,0 +1,31 @@
+"""Ratios and times as persons and models read them. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+
+from harness.types import Protocol, Ratio
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """`1.70x [1.65, 1.75]`: the ratio and its 95% interval, if it has one."""
+    return f"{figure(ratio.value)}x {interval(ratio)}".rstrip()
+
+
+def interval(ratio: Ratio, decimals: int = 2) -> str:
+    """`[1.65, 1.75]`; "" where there is none, as by the pkb protocol."""
+    if ratio.low == ratio.high:
+        return ""
+    return f"[{figure(ratio.low, decimals)}, {figure(ratio.high, decimals)}]"
+
+
+def figure(value: float, decimals: int = 2) -> str:
+    """`1.70`; below 0.01 at least two significant digits: `0.00048`."""
+    if 0 < value < 0.01:
+        decimals = max(decimals, 1 - math.floor(math.log10(value)))
+    return f"{value:.{decimals}f}"
+
+
+def time_text(us: float, protocol: Protocol) -> str:
+    """`13.0 us`, the median of samples; `mean 13.0 us` by the pkb protocol, which may lie outside of p10 to p90."""
+    return f"mean {us:.1f} us" if protocol == "pkb" else f"{us:.1f} us"
