@@ -192,10 +192,15 @@ def judge_mismatches(found: list[list[Mismatch]]) -> str:
     wrong = [rank for rank, mismatches in enumerate(found) if mismatches]
     worst = max((m for rank in found for m in rank), key=lambda m: (m.wrong, m.rms_error))
     if worst.wrong:
-        how = f"{worst.wrong} of {worst.total} elements of {worst.output} wrong ({worst.wrong / worst.total:.1%})"
+        share = f"{worst.wrong / worst.total:.1%}"
+        how = f"{worst.wrong} of {worst.total} elements of {worst.output} wrong ({share})"
+        if len(wrong) > 1:
+            how = f"up to {worst.wrong} of {worst.total} elements of {worst.output} wrong on a rank ({share})"
         if worst.nonfinite:
             how += f", {worst.nonfinite} of them NaN or infinite"
-        how += f"; largest error {worst.max_error:.3g}, allowed {worst.max_allowed:.3g}"
+        largest = max((m for rank in found for m in rank if m.wrong), key=lambda m: m.max_error)
+        where = f" in {largest.output}" if largest.output != worst.output else ""
+        how += f"; largest error {largest.max_error:.3g}{where}, allowed {largest.max_allowed:.3g}"
     else:
         where = f"in {worst.rows_wrong} rows of" if worst.rows_wrong else "everywhere in"
         how = (

@@ -221,7 +221,19 @@ def test_wrong_values_in_one_line():
     assert judge_mismatches([[], [mismatch()]]) == (
         "rank 1: 4 of 16 elements of out wrong (25.0%); largest error 1.23, allowed 0.01"
     )
-    assert "all ranks: 5 of 16" in judge_mismatches([[mismatch()], [mismatch(wrong=5)]])
+    assert judge_mismatches([[mismatch()], [mismatch(wrong=5)]]).startswith(
+        "all ranks: up to 5 of 16 elements of out wrong on a rank (31.2%); largest error 1.23"
+    )
     assert "2 of them NaN or infinite" in judge_mismatches([[mismatch(nonfinite=2)], []])
     lost = judge_mismatches([[mismatch(wrong=0)], [mismatch(wrong=0, rms_error=0.7)], []])
     assert lost.startswith("ranks 0, 1: precision lost everywhere in out: RMS error 0.7, allowed 0.002")
+
+
+def test_the_largest_error_is_that_of_all_ranks_and_outputs():
+    many = mismatch(wrong=5, max_error=4.66, max_allowed=0.2)
+    large = mismatch(wrong=1, max_error=4.85, max_allowed=0.1)
+    assert judge_mismatches([[many], [large]]).endswith("; largest error 4.85, allowed 0.1")
+    other = large.model_copy(update={"output": "out[1]"})
+    assert judge_mismatches([[many, other]]).endswith("; largest error 4.85 in out[1], allowed 0.1")
+    within = mismatch(wrong=0, max_error=9, max_allowed=10)
+    assert judge_mismatches([[many, within]]).endswith("; largest error 4.66, allowed 0.2")
