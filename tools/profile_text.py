@@ -63,7 +63,8 @@ def _limits(profile: Profile, measurement: Measurement | None) -> list[str]:
     if measurement is not None:
         taken, what = (measurement.device or measurement.eager).candidate.median_us, "of the time measured"
     else:
-        taken, what = max(rank.span_us or rank.iteration_us for rank in profile.ranks), "of the time here"
+        taken = max(rank.span_us or rank.iteration_us for rank in profile.ranks)
+        what = "of the time here" if any(rank.span_us for rank in profile.ranks) else "of the time back to back here"
     listed = ", ".join(f"{name} {us:.1f}" for name, us in needed.items())
     return [f"the work needs at least (us): {listed}; bound by {bound}, which is {needed[bound] / taken:.0%} {what}"]
 
@@ -124,12 +125,12 @@ def _device_ranks(ranks: Sequence[RankProfile]) -> list[str]:
 
 
 def _host_ranks(profile: Profile) -> list[str]:
-    lines = ["rank  us a call  processor/wall  symmetric buffers used (own, others')"]
+    lines = ["rank  back to back (us a call)  processor/wall  symmetric buffers used (own, others')"]
     for r in profile.ranks[:_RANKS]:
         share = f"{r.cpu_share:14.0%}" if r.cpu_share is not None else f"{'?':>14}"
         own = r.shared_bytes[r.rank] if r.rank < len(r.shared_bytes) else 0.0
         lines.append(
-            f"{r.rank:4d}  {r.iteration_us:9.1f}  {share}  {megabytes(own)}, {megabytes(sum(r.shared_bytes) - own)}"
+            f"{r.rank:4d}  {r.iteration_us:24.1f}  {share}  {megabytes(own)}, {megabytes(sum(r.shared_bytes) - own)}"
         )
     if profile.ideal_link_bytes != (0.0, 0.0):
         sent, received = profile.ideal_link_bytes
@@ -139,7 +140,9 @@ def _host_ranks(profile: Profile) -> list[str]:
 
 def _top(ranks: Sequence[RankProfile]) -> list[str]:
     slow = max(ranks, key=lambda rank: rank.iteration_us)
-    lines = [f"rank {slow.rank}, the slowest: host us a call, calls, name"]
+    lines = [
+        f"rank {slow.rank}, the slowest: traced (us a call, each alone: may be longer than back to back), calls, name"
+    ]
     return lines + [f"  {row.host_us:10.1f} {row.calls:6.1f}  {row.name[:90]}" for row in slow.top[:_HOST_ROWS]]
 
 

@@ -80,7 +80,13 @@ def test_a_cpu_profile_is_a_screen():
     )
     text = profile_text(full(ranks=ranks, kernels=(), mechanisms=("shared memory",)))
     check(text)
-    assert "moved by: shared memory" in text and "90%  4.1 kB, 28.7 kB" in text
+    assert "moved by: shared memory" in text
+    assert "\nrank  back to back (us a call)  processor/wall  symmetric buffers used (own, others')\n" in text
+    assert "\n   0                     100.0             90%  4.1 kB, 28.7 kB\n" in text
+    assert "which is 40% of the time back to back here" in text
+    assert (
+        "\nrank 0, the slowest: traced (us a call, each alone: may be longer than back to back), calls, name\n" in text
+    )
 
 
 def test_little_is_known_of_an_empty_profile():
