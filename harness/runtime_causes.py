@@ -20,6 +20,8 @@ _HANDLE = (
 )
 _DID_YOU_MEAN = r"(?:\. Did you mean: '(?P<like>\w+)'\?)?"
 _SYMM_MEM = r"symm_mem|_symmetric_memory"
+_CUDA = r"(?i)cuda|__global__|triton"
+"""Of a candidate that shows that it is for GPUs: rules do not know the platform."""
 
 RULES: tuple[Rule, ...] = (
     # Python's own syntax.
@@ -293,7 +295,10 @@ RULES: tuple[Rule, ...] = (
 EXITS: tuple[Rule, ...] = (
     Rule(r"^SIGSEGV", "segmentation fault",
          "native code used an address that is not mapped: probably host code read a device pointer, an index beyond "
-         "the end, or an argument of the wrong size", certain=False),
+         "the end, or an argument of the wrong size", certain=False, source=_CUDA),
+    Rule(r"^SIGSEGV", "segmentation fault",
+         "native code used an address that is not mapped: probably an index beyond the end, or an argument of the "
+         "wrong size", certain=False),
     Rule(r"^SIGBUS", "bus error",
          "native code used shared memory beyond its end, or a misaligned address", certain=False),
     Rule(r"(?s)^SIGABRT.*terminate called after throwing an instance of '(?P<name>[^']+)'", "C++ exception",

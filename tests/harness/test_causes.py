@@ -457,6 +457,17 @@ def test_how_a_process_ended(end):
     assert found.evidence.startswith(f"candidate.py:4: {end.strip()} while inside call 3") and shown in found.evidence
 
 
+@pytest.mark.parametrize(
+    "source", ["LIB.f<<<1, 32>>>()\n#include <cuda_runtime.h>", "import triton", "x.cuda()", "__global__"]
+)
+def test_a_device_pointer_is_supposed_only_of_a_candidate_for_gpus(source):
+    dead = [report("ended while inside call 1", 0, exit="SIGSEGV")]
+    (found,) = causes.explain(Verdict.runtime_error, "", "", dead, source)
+    assert "probably host code read a device pointer, an index beyond the end" in found.text and not found.certain
+    (found,) = causes.explain(Verdict.runtime_error, "", "", dead, 'extern "C" void f(float* x, long n) { x[n] = 1; }')
+    assert "probably an index beyond the end, or an argument" in found.text and "device" not in found.text
+
+
 def test_a_lost_connection_is_not_the_cause():
     lost = report("RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711", 0)
     dead = report("ended while inside call 1", 1, exit="SIGSEGV")
