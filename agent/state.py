@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from agent.conversation import Conversation
 from harness.types import Measurement
+from harness.wording import ratio_text, time_text
 from runs.attempts import Attempt
 from runs.events import ToolReturned
 from runs.fold import Folding
@@ -135,8 +136,7 @@ def figures(measurement: Measurement) -> str:
     """Speed-ups with their intervals, and times."""
     timings = [("device", measurement.device), ("eager", measurement.eager)]
     return ", ".join(
-        f"{name} {timing.speedup.value:.2f}x [{timing.speedup.low:.2f}, {timing.speedup.high:.2f}], "
-        f"{timing.candidate.median_us:.1f} us"
+        f"{name} {ratio_text(timing.speedup)}, {time_text(timing.candidate.median_us, measurement.protocol)}"
         for name, timing in timings
         if timing is not None
     )

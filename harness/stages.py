@@ -32,6 +32,7 @@ from harness.profile_types import Profile
 from harness.profiler import Profiler
 from harness.timing import Timed, undisturbed
 from harness.types import Evaluation, Finding, Measurement, Mechanism, Request, Stage, Timing, Verdict
+from harness.wording import figure, interval
 from problems import catalogue
 
 OnStage = Callable[[Stage], None]
@@ -330,4 +331,4 @@ class Run:
         if self._measurement is None:
             return trials
         ratio = (self._measurement.device or self._measurement.eager).speedup
-        return f"{trials}, {ratio.value:.2f}x the reference [{ratio.low:.2f}, {ratio.high:.2f}]"
+        return f"{trials}, {figure(ratio.value)}x the reference {interval(ratio)}".rstrip()

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from harness.errors import HarnessError, UsageError
 from harness.types import Evaluation, Frozen, Protocol, Timing
+from harness.wording import figure, ratio_text
 from runs.fold import Run
 from runs.record import Record
 
@@ -69,7 +70,7 @@ def _results_changed(before: Evaluation, after: Evaluation) -> Iterator[str]:
 def _ratio_changed(name: str, before: Timing, after: Timing) -> Iterator[str]:
     old, new = before.speedup, after.speedup
     if not old.low <= new.value <= old.high:
-        yield f"{name} speed-up: {old.value:.2f}x [{old.low:.2f}, {old.high:.2f}] -> {new.value:.2f}x"
+        yield f"{name} speed-up: {ratio_text(old)} -> {figure(new.value)}x"
 
 
 def save(record: Record, regrade: Regrade) -> Path:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import time
 
-from harness.types import Measurement, Ratio
+from harness.types import Measurement
+from harness.wording import ratio_text
 from runs.rates import Charged, Rates
-
-
-def speedup(ratio: Ratio) -> str:
-    """`1.70x [1.65, 1.75]`: the ratio and its 95% interval."""
-    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def speedups(measured: Measurement | None) -> str:
     """Every speed-up that was measured, in one line; empty for a candidate that was not timed."""
     if measured is None:
         return ""
-    device = f", device {speedup(measured.device.speedup)}" if measured.device else ""
-    return f"eager {speedup(measured.eager.speedup)}{device}"
+    device = f", device {ratio_text(measured.device.speedup)}" if measured.device else ""
+    return f"eager {ratio_text(measured.eager.speedup)}{device}"
 
 
 def duration(seconds: float) -> str:

@@ -9,10 +9,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from harness.wording import ratio_text
 from runs.attempts import headline
 from runs.fold import Folding
 from runs.sweep import Cell, Plan
-from runs.wording import duration, speedup
+from runs.wording import duration
 from service.estimate import Estimate
 from service.render import spent
 from service.tally import STATES, Tally
@@ -67,9 +68,9 @@ def _result(state: Folding | None) -> str:
         return "no correct candidate"
     if (official := state.run().official) is not None:
         measured = official.measurement
-        return f"official {speedup(headline(measured)) if measured else official.verdict.value}"
+        return f"official {ratio_text(headline(measured)) if measured else official.verdict.value}"
     measured = state.best.measurement
-    return f"best {speedup(headline(measured)) if measured else 'correct, not timed'}"
+    return f"best {ratio_text(headline(measured)) if measured else 'correct, not timed'}"
 
 
 def _table(tally: Tally, plan: Plan) -> Table:

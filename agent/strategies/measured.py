@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.types import MECHANISMS, Mechanism, Verdict
+from harness.wording import figure
 from runs.attempts import Attempt, headline
 from runs.events import RunConfig
 from tools.pages import pages
@@ -19,7 +20,7 @@ def without_gain(attempts: Sequence[Attempt], best: Attempt, after: int) -> int:
 
 
 def speedup(attempt: Attempt) -> str:
-    return f"{headline(attempt.measurement).value:.2f}x the reference" if attempt.measurement else "not timed"
+    return f"{figure(headline(attempt.measurement).value)}x the reference" if attempt.measurement else "not timed"
 
 
 def moved_by(attempt: Attempt) -> str:

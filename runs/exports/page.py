@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
+from harness.wording import ratio_text
 from runs.diff import Change, changes, lines_of
 from runs.exports.page_plot import over_steps
 from runs.html.page import page
@@ -14,7 +15,7 @@ from runs.loading import UNKNOWN, described
 from runs.record import Record
 from runs.revisions import alike, counted
 from runs.view import View, view
-from runs.wording import charged, duration, speedup, when
+from runs.wording import charged, duration, when
 
 _FOLDER = Path(__file__).parent
 _TAIL = 60
@@ -42,7 +43,7 @@ def run_page(record: Record) -> str:
         alike=alike,
         counted=counted,
         tail=_tail,
-        speedup=speedup,
+        speedup=ratio_text,
         duration=duration,
         when=when,
         charged=charged,

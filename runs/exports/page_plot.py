@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from harness.wording import ratio_text
 from runs.attempts import Leader, headline
 from runs.html import drawing
 from runs.view import View
-from runs.wording import speedup
 
 
 def over_steps(view: View) -> str:
@@ -17,7 +17,7 @@ def over_steps(view: View) -> str:
         place = f"attempt-{revision.key}"
         if revision.speedup is not None and revision.failed is None:
             passed.append((revision.step, revision.speedup, place))
-            titles[place] = f"attempt {revision.key}, step {revision.step}: {speedup(revision.speedup)}"
+            titles[place] = f"attempt {revision.key}, step {revision.step}: {ratio_text(revision.speedup)}"
         elif revision.verdict is not None:
             failed.append((revision.step, place))
             said = "correct, not timed" if revision.failed is None else str(revision.verdict)

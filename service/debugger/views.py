@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from harness.types import Verdict
+from harness.wording import ratio_text
 from runs.messages import Message
-from runs.wording import speedup
 from service.debugger.code import changes, highlighted
 from service.debugger.journal import Result, Row
 from service.debugger.session import Debugging
@@ -39,9 +39,9 @@ def cells(row: Row, best: str | None, current: str | None, marked: int | None) -
     signs = (row.candidate == best, "*"), (row.candidate == current, ">"), (row.number == marked, "•")
     sign = "".join(mark if shown else " " for shown, mark in signs)
     measured = row.measurement
-    figures = [speedup(measured.eager.speedup)] if measured is not None else []
+    figures = [ratio_text(measured.eager.speedup)] if measured is not None else []
     if measured is not None and measured.device is not None:
-        figures.append(f"device {speedup(measured.device.speedup)}")
+        figures.append(f"device {ratio_text(measured.device.speedup)}")
     style = "green" if row.verdict == "passed" else "" if row.verdict in ("", "compiled") else "red"
     return (
         Text(f"{sign}{row.number:>2}"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from harness.profile_types import Profile
+from harness.wording import ratio_text
 from runs.attempts import Leader, headline
 from runs.view import View
-from runs.wording import speedup
 
 _INK, _GRID, _RIGHT, _WRONG, _BEST = "#7b858f", "#7b858f40", "#2e9e5b", "#d6493b", "#3f9bd6"
 """Read on dark and on light."""
@@ -19,7 +19,7 @@ def over_steps(view: View) -> dict[str, Any]:
     passed, failed, best = [], [], []
     for one in view.revisions:
         if one.speedup is not None and one.failed is None:
-            said = f"attempt {one.key}, step {one.step}: {speedup(one.speedup)}"
+            said = f"attempt {one.key}, step {one.step}: {ratio_text(one.speedup)}"
             passed.append({"name": said, "key": one.key, "value": [one.step, round(one.speedup.value, 3)]})
         elif one.verdict is not None:
             said = f"attempt {one.key}, step {one.step}: {one.verdict if one.failed else 'correct, not timed'}"

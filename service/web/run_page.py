@@ -8,10 +8,11 @@ from urllib.parse import quote
 from nicegui import ui
 
 from harness.errors import RingsmithError
+from harness.wording import ratio_text
 from runs.events import RunConfig
 from runs.revisions import Revision
 from runs.view import Used, View
-from runs.wording import duration, speedup, speedups, when
+from runs.wording import duration, speedups, when
 from service.web.acts import Acts
 from service.web.attempt import AttemptPart
 from service.web.chart import over_steps
@@ -116,7 +117,7 @@ class RunPage:
                     badge(view.official.verdict)
                     ui.label(speedups(view.official.measurement))
             if (best := view.best) is not None:
-                figure = speedup(best.speedup) if best.speedup else "correct, not timed"
+                figure = ratio_text(best.speedup) if best.speedup else "correct, not timed"
                 sentence("Best", f"attempt {best.key}, step {best.step}: {figure}")
             else:
                 sentence("Best", "none yet")
@@ -204,8 +205,8 @@ def row_of(one: Revision, best: bool) -> Row:
         "step": str(one.step),
         "by": one.tool,
         "verdict": one.verdict.value if one.verdict else "",
-        "eager": speedup(measured.eager.speedup) if measured else "",
-        "device": speedup(measured.device.speedup) if measured and measured.device else "",
+        "eager": ratio_text(measured.eager.speedup) if measured else "",
+        "device": ratio_text(measured.device.speedup) if measured and measured.device else "",
         "moved": ", ".join(one.attempts[-1].mechanisms),
         "result": (one.summary or one.said)[:160],
     }

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from nicegui import ui
 
 from harness.types import Verdict
+from harness.wording import figure
 from runs.wording import when
 from service.jobs.index import Filter, SortKey
 from service.jobs.tables import RunIndex
@@ -97,7 +98,7 @@ def row_of(row: RunIndex) -> Row:
         "model": row.model,
         "state": row.state,
         "verdict": row.verdict,
-        "speedup": f"{row.speedup:.2f}x" if row.speedup is not None else "",
+        "speedup": f"{figure(row.speedup)}x" if row.speedup is not None else "",
         "steps": str(row.steps),
         "usd": f"{row.usd:.2f}",
         "reason": row.reason[:80],
