@@ -55,6 +55,11 @@ class Run(Frozen):
     helped: bool = False
     """Whether a person gave a hint or a candidate: what came of it is not the model's work alone."""
 
+    @property
+    def evaluated(self) -> int:
+        """How many attempts got a verdict: what tables of runs call attempts. The others only changed a text."""
+        return sum(attempt.verdict is not None for attempt in self.attempts)
+
 
 class Folding:
     """A run's state while its events come in. Each event costs the same, however many there were."""

@@ -136,7 +136,7 @@ def _row(run: Run, path: Path, progress: tuple[Progress, ...], prompts_hash: str
         reason=run.reason or "",
         verdict=verdict,
         mode=None if verdict is Verdict.passed else MODES[verdict] if verdict else "no candidate",
-        attempts=sum(attempt.verdict is not None for attempt in run.attempts),
+        attempts=run.evaluated,
         spend=run.spend,
         progress=progress,
         started_at=run.started_at,

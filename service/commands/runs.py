@@ -57,7 +57,7 @@ def list_runs(
             continue
         best = (speedups(run.best.measurement) or "correct, not timed") if run.best else "none"
         status = f"{run.status}: {run.reason}" if run.reason else run.status
-        rows.append((run.run_id, when(run.started_at), run.config.model, status, str(len(run.attempts)), best))
+        rows.append((run.run_id, when(run.started_at), run.config.model, status, str(run.evaluated), best))
     if not json:
         typer.echo(columns(rows))
 
@@ -233,7 +233,7 @@ def _facts(run: Run, path: Path) -> dict[str, object]:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
         "helped": run.helped,
-        "attempts": len(run.attempts),
+        "attempts": run.evaluated,
         "best": best,
         "spend": run.spend.model_dump(mode="json"),
     }

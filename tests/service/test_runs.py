@@ -1,0 +1,40 @@
+"""`ringsmith runs` over real record files: which are found, what is said of them, and of those that are damaged."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from service.cli import main
+from tests.runs.record_sets import write_set
+
+
+@pytest.fixture
+def ringsmith(capsys):
+    def call(*arguments: object) -> SimpleNamespace:
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return call
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """A folder with three records of four steps; each writes a candidate and measures it."""
+    write_set(tmp_path / "r", models=("maker/good",), problems=(1,), samples=3, steps=4, faults=0)
+    return tmp_path / "r"
+
+
+def test_attempts_are_those_of_the_report(ringsmith, records) -> None:
+    report = ringsmith("report", records, "--format", "csv").out
+    reported = {line["run"]: line["attempts"] for line in csv.DictReader(io.StringIO(report))}
+    assert set(reported.values()) == {"4"}
+    listed = [json.loads(line) for line in ringsmith("runs", "list", "--runs-dir", records, "--json").out.splitlines()]
+    assert {line["run_id"]: str(line["attempts"]) for line in listed} == reported
+    lines = [re.split(" {2,}", line) for line in ringsmith("runs", "list", "--runs-dir", records).out.splitlines()]
+    assert {line[0]: line[lines[0].index("ATTEMPTS")] for line in lines[1:]} == reported
