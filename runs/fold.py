@@ -188,7 +188,11 @@ class Folding:
         )
 
 
-def parted(events: Iterable[Event], record: str = "the record") -> tuple[RunStarted, Iterator[Event]]:
+_RECORD = "the record"
+"""What errors call it where the caller does not say which."""
+
+
+def parted(events: Iterable[Event], record: str = _RECORD) -> tuple[RunStarted, Iterator[Event]]:
     """A run's first event, and the others. Raises UsageError, which names the `record`, if the first is not
     `RunStarted`."""
     rest = iter(events)
@@ -198,18 +202,18 @@ def parted(events: Iterable[Event], record: str = "the record") -> tuple[RunStar
     return started, rest
 
 
-def folding(events: Iterable[Event]) -> Folding:
-    """Raises UsageError if they do not begin with `RunStarted`."""
-    started, rest = parted(events)
+def folding(events: Iterable[Event], record: str = _RECORD) -> Folding:
+    """Raises UsageError, as `parted`."""
+    started, rest = parted(events, record)
     state = Folding(started)
     for event in rest:
         state.add(event)
     return state
 
 
-def fold(events: Iterable[Event], live: bool = False) -> Run:
-    """`live`: somebody is still writing these events. Raises UsageError if they do not begin with `RunStarted`."""
-    return folding(events).run(live)
+def fold(events: Iterable[Event], live: bool = False, record: str = _RECORD) -> Run:
+    """`live`: somebody is still writing these events. Raises UsageError, as `parted`."""
+    return folding(events, record).run(live)
 
 
 def _attempt(event: ToolReturned, lane: Lane, said: str) -> Attempt | None:

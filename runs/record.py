@@ -130,8 +130,8 @@ class Record:
         return last if isinstance(last, RunFinished) else None
 
     def run(self) -> Run:
-        """The fold of the events so far."""
-        return fold(self.events(), live=self.is_being_written())
+        """The fold of the events so far. Raises UsageError, naming the file, if it is no record of a run."""
+        return fold(self.events(), live=self.is_being_written(), record=str(self.path / _EVENTS))
 
     def is_being_written(self) -> bool:
         """Whether some process (this one included) holds the run open for writing."""

@@ -49,7 +49,7 @@ def list_runs(
     for record in Record.list(runs_dir)[:limit]:
         try:
             run = record.run()
-        except RingsmithError as error:
+        except (RingsmithError, OSError) as error:
             typer.echo(f"warning: {one_line(str(error), 400)}", err=True)
             continue
         if json:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.cli import main
+from service.cli import USAGE, main
 from tests.runs.record_sets import write_set
 
 
@@ -30,6 +30,27 @@ def records(tmp_path: Path) -> Path:
     return tmp_path / "r"
 
 
+def empty(record: Path) -> Path:
+    file = record / "events.jsonl"
+    file.write_text("")
+    return file
+
+
+def beheaded(record: Path) -> Path:
+    """Without its first event."""
+    file = record / "events.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
+    return file
+
+
+def garbled(record: Path) -> Path:
+    """The second line is no event."""
+    file = record / "events.jsonl"
+    first, _, *others = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([first, "{}\n", *others]))
+    return file
+
+
 def test_attempts_are_those_of_the_report(ringsmith, records) -> None:
     report = ringsmith("report", records, "--format", "csv").out
     reported = {line["run"]: line["attempts"] for line in csv.DictReader(io.StringIO(report))}
@@ -38,3 +59,13 @@ def test_attempts_are_those_of_the_report(ringsmith, records) -> None:
     assert {line["run_id"]: str(line["attempts"]) for line in listed} == reported
     lines = [re.split(" {2,}", line) for line in ringsmith("runs", "list", "--runs-dir", records).out.splitlines()]
     assert {line[0]: line[lines[0].index("ATTEMPTS")] for line in lines[1:]} == reported
+
+
+@pytest.mark.parametrize("damage", [empty, beheaded, garbled])
+def test_errors_name_the_record_that_cannot_be_read(ringsmith, records, damage) -> None:
+    file = damage(records / "0-p01-1")
+    listed = ringsmith("runs", "list", "--runs-dir", records)
+    assert listed.code == 0 and [line.split()[0] for line in listed.out.splitlines()[1:]] == ["0-p01-2", "0-p01-0"]
+    assert listed.err.startswith(f"warning: {file}") and len(listed.err.splitlines()) == 1
+    shown = ringsmith("runs", "show", "0-p01-1", "--runs-dir", records)
+    assert shown.code == USAGE and shown.err.startswith(f"error: {file}")
