@@ -27,11 +27,12 @@ from runs.events import (
 from runs.fold import Run
 from runs.record import DEFAULT_ROOT, Record
 from runs.requests import request_of
+from runs.sweep_record import SweepRecord, sweeps_in
 from runs.wording import charged, speedups, when
 from service.options import Json, RunsDir
 from service.progress import asked
 from service.render import attempts_table, run_summary
-from service.text import columns, indent, one_line
+from service.text import columns, indent, one_line, plain
 
 app = typer.Typer(
     help="List runs, show or export some, or enter one that goes on.", no_args_is_help=True, rich_markup_mode=None
@@ -44,9 +45,12 @@ def list_runs(
     limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 20,
     json: Json = False,
 ) -> None:
-    """List runs, newest first. A record that cannot be read is named on stderr and left out."""
+    """List runs, newest first; those of sweeps are in folders of their own. A record that cannot be read is named on
+    stderr and left out."""
     rows = [("RUN", "STARTED", "MODEL", "STATUS", "ATTEMPTS", "BEST")]
-    for record in Record.list(runs_dir)[:limit]:
+    sweeps = sweeps_in(runs_dir)
+    own = {sweep.path for sweep in sweeps}
+    for record in [record for record in Record.list(runs_dir) if record.path not in own][:limit]:
         try:
             run = record.run()
         except (RingsmithError, OSError) as error:
@@ -60,6 +64,11 @@ def list_runs(
         rows.append((run.run_id, when(run.started_at), run.config.model, status, str(run.evaluated), best))
     if not json:
         typer.echo(columns(rows))
+    if sweeps:
+        names = one_line(", ".join(sweep.name for sweep in sweeps))
+        one = sweeps[0] if len(sweeps) == 1 else SweepRecord(sweeps[0].path.with_name("NAME"))
+        count = f"{len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}"
+        typer.echo(f"also {count} ({names}): ringsmith runs list --runs-dir {plain(str(one.runs))}", err=True)
 
 
 @app.command("show")
@@ -195,7 +204,7 @@ def _export_html(paths: list[Path], out: Path | None) -> None:
 
 def find_runs(name: str, runs_dir: Path) -> Path:
     """A run or a sweep by its name, or any folder with some (`runs.loading.records`). UsageError if there is none."""
-    if Path(name).name == name != "..":
+    if _is_name(name):
         for path in (runs_dir / name, runs_dir / "sweeps" / name):
             if path.is_dir():
                 return path
@@ -203,16 +212,22 @@ def find_runs(name: str, runs_dir: Path) -> Path:
 
 
 def find_record(run: str, runs_dir: Path) -> Record:
-    """The record meant. UsageError if there is none."""
+    """The record meant, one of a sweep's too. UsageError if there is none."""
     if run == "latest":
         records = Record.list(runs_dir)
         if not records:
             raise UsageError(f"no runs in {runs_dir}")
         return records[0]
-    for path in (runs_dir / run, Path(run)):
+    swept = [sweep.runs / run for sweep in sweeps_in(runs_dir)] if _is_name(run) else []
+    for path in (runs_dir / run, *swept, Path(run)):
         if path.is_dir():
             return Record.open(path)
     raise UsageError(f"no run {run!r} in {runs_dir}, and no such folder; see `ringsmith runs list`")
+
+
+def _is_name(text: str) -> bool:
+    """Whether it could be a folder's name, and is no path."""
+    return Path(text).name == text != ".."
 
 
 def _facts(run: Run, path: Path) -> dict[str, object]:

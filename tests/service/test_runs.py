@@ -3,14 +3,18 @@
 import csv
 import io
 import json
+import random
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from runs.sweep import Plan
+from runs.sweep_record import sweep_record
 from service.cli import USAGE, main
-from tests.runs.record_sets import write_set
+from tests.runs.factories import config
+from tests.runs.record_sets import write_run, write_set
 
 
 @pytest.fixture
@@ -69,3 +73,32 @@ def test_errors_name_the_record_that_cannot_be_read(ringsmith, records, damage) 
     assert listed.err.startswith(f"warning: {file}") and len(listed.err.splitlines()) == 1
     shown = ringsmith("runs", "show", "0-p01-1", "--runs-dir", records)
     assert shown.code == USAGE and shown.err.startswith(f"error: {file}")
+
+
+def test_runs_of_sweeps_are_found_by_their_ids_and_listed_by_themselves(ringsmith, records) -> None:
+    for name, said in (("first", "also 1 sweep (first)"), ("s2", "also 2 sweeps (first, s2)")):
+        sweep = sweep_record(records, name)
+        write_run(sweep.runs, f"of-{name}", "m", 13, 1.0, 2, 200, random.Random(0))
+        sweep.lock_plan(Plan.make([config(problem=13)], name, "h", "0"))
+        (sweep.path / "events.jsonl").write_text("")
+        place = sweep.runs if name == "first" else records / "sweeps" / "NAME" / "runs"
+        listed = ringsmith("runs", "list", "--runs-dir", records)
+        assert len(listed.out.splitlines()) == 4 and "of-" not in listed.out
+        assert listed.err == f"{said}: ringsmith runs list --runs-dir {place}\n"
+    of_sweep = ringsmith("runs", "list", "--runs-dir", sweep.runs)
+    assert "of-s2" in of_sweep.out and of_sweep.err == ""
+    assert "warning" not in ringsmith("runs", "list", "--runs-dir", records / "sweeps").err
+
+    def runs(command: str, run: str, *more: str) -> SimpleNamespace:
+        return ringsmith("runs", command, run, *more, "--runs-dir", records)
+
+    for name in ("first", "s2"):
+        assert f"record: {records / 'sweeps' / name / 'runs' / f'of-{name}'}\n" in runs("show", f"of-{name}").out
+    assert len(runs("export", "of-s2").out.splitlines()) == 1
+    assert "run 0-p01-2: " in runs("show", "latest").out
+    assert runs("hint", "of-s2", "Fuse.").err.startswith("error: run of-s2 has ended")
+    file = sweep.runs / "of-s2" / "events.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    assert runs("hint", "of-s2", "Fuse.").code == 0 and len(list((file.parent / "control").iterdir())) == 1
+    for unknown in ("of-s3", "../of-s2"):
+        assert runs("show", unknown).code == USAGE and "error: no run '" in runs("show", unknown).err
