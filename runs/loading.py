@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from harness.errors import RingsmithError, UsageError
 from harness.types import Evaluation, Frozen, Measurement, Ratio, Verdict
@@ -18,6 +18,8 @@ from runs.fold import Folding, Run, parted
 from runs.record import Record
 from runs.rows import MODES, Outcome, ProblemKey, Progress, Row
 from runs.sweep_record import sweeps_in
+
+T = TypeVar("T")
 
 UNKNOWN = "unknown"
 """Name and family of a problem whose suite is not on this machine."""
@@ -42,7 +44,7 @@ def load(paths: Sequence[Path], processes: int = 1) -> Loaded:
     once. Raises UsageError for a path with no run in it.
 
     With more than one process, large sets are read by that many; the main module must then be importable (`spawn`)."""
-    found = list({record.path.resolve(): record for path in paths for record in records(path)}.values())
+    found = all_records(paths)
     if processes > 1 and sum((record.path / "events.jsonl").stat().st_size for record in found) > _LARGE_BYTES:
         from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
@@ -75,6 +77,32 @@ def records(path: Path) -> Sequence[Record]:
     if not found:
         raise UsageError(f"{path}: neither a run, nor a sweep, nor a folder of them")
     return found
+
+
+def all_records(paths: Iterable[Path]) -> list[Record]:
+    """The runs that the paths mean, each once. Raises UsageError for a path with none."""
+    return unique(record for path in paths for record in records(path))
+
+
+def unique(found: Iterable[Record]) -> list[Record]:
+    return list({record.path.resolve(): record for record in found}.values())
+
+
+def read_each(found: Sequence[Record], make: Callable[[Record], T], warn: Callable[[str], object]) -> Iterator[T]:
+    """What `make` makes of each record. One that cannot be read is left out and `warn` told why. Raises UsageError if
+    none can be."""
+    unreadable: list[str] = []
+    for record in found:
+        try:
+            made = make(record)
+        except (RingsmithError, OSError) as error:
+            unreadable.append(str(error))
+            if len(found) > 1:
+                warn(str(error))
+        else:
+            yield made
+    if unreadable and len(unreadable) == len(found):
+        raise UsageError(f"no run can be read: {unreadable[0]}")
 
 
 def planned(paths: Sequence[Path], rows: Sequence[Row]) -> tuple[ProblemKey, ...]:

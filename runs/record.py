@@ -106,6 +106,8 @@ class Record:
             source = path.read_bytes().decode()
         except FileNotFoundError:
             raise UsageError(f"run {self.run_id} has no candidate {candidate_hash}") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is not UTF-8 text") from None
         return Candidate(source=source, backend=self.started().config.backend)
 
     def events(self) -> Iterator[Event]:

@@ -12,14 +12,15 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
-from harness.types import Check, IsolationLevel, PlatformName, Protocol, Request
+from harness.types import Candidate, Check, IsolationLevel, PlatformName, Protocol, Request
 from problems.catalogue import find, select_case
 from runs.events import RunConfig
-from runs.loading import records
+from runs.fold import Run
+from runs.loading import read_each, records, unique
 from runs.record import DEFAULT_ROOT, Record
 from runs.regrade import Regrade, compare, graded_candidate, regrades, save
 from runs.sweep_record import SweepRecord
-from service.commands.runs import find_runs
+from service.commands.runs import find_runs, warn
 from service.options import (
     CaseName,
     DTypeName,
@@ -59,8 +60,8 @@ def regrade(
     """Evaluate the best candidate of every run again, as it was or with other settings, and say what changed.
 
     Results are written beside the record, which stays as it is; one line each. The same command again does those that
-    are left. Exit code 0: nothing changed but what was asked for; 1: some verdict or speed-up did; 2: usage; 3: the
-    harness failed.
+    are left. A record that cannot be read is named on stderr and left out. Exit code 0: nothing changed but what was
+    asked for; 1: some verdict or speed-up did; 2: usage, or no record could be read; 3: the harness failed.
     """
     from harness.sandboxes import checked, open_sandbox
 
@@ -70,26 +71,30 @@ def regrade(
     changed |= {"sandbox": checked(sandbox) if "sandbox" in given(context) else None}
     update = {name: value for name, value in changed.items() if value is not None}
     shown, jobs = access(sandbox_ca, sandbox_token_file), []
-    for record in _records(targets, runs_dir):
-        config = record.started().config.model_copy(update=update)
-        select_case(find(config.problem, config.suite), config.case)
-        jobs.append((record, config))
+
+    def read(record: Record) -> tuple[Record, Run, Candidate | None, list[Regrade]]:
+        run = record.run()
+        graded = graded_candidate(run)
+        return record, run, record.candidate(graded) if graded else None, [] if again else regrades(record)
 
     moved, console = False, stderr_console()
-    jobs.sort(key=lambda job: _place(job[1]))
-    for where, group in groupby(jobs, key=lambda job: _place(job[1])):
+    for record, run, candidate, before in read_each(unique(_records(targets, runs_dir)), read, warn):
+        config = run.config.model_copy(update=update)
+        select_case(find(config.problem, config.suite), config.case)
+        if candidate is None:
+            console.print(f"{run.run_id}: no correct candidate, nothing to regrade")
+            continue
+        request = config.request(candidate)
+        if any(_same(earlier, request) for earlier in before):
+            console.print(f"{run.run_id}: regraded so before (--again does it once more)")
+            continue
+        jobs.append((record, run, config, request))
+
+    jobs.sort(key=lambda job: _place(job[2]))
+    for where, group in groupby(jobs, key=lambda job: _place(job[2])):
         address, platform, ranks, level = where
         with open_sandbox(address, platform, ranks, isolation=level, access=shown) as box:
-            for record, config in group:
-                run = record.run()
-                candidate = graded_candidate(run)
-                if candidate is None:
-                    console.print(f"{run.run_id}: no correct candidate, nothing to regrade")
-                    continue
-                request = config.request(record.candidate(candidate))
-                if not again and any(_same(earlier, request) for earlier in regrades(record)):
-                    console.print(f"{run.run_id}: regraded so before (--again does it once more)")
-                    continue
+            for record, run, config, request in group:
                 with stages(run.run_id, console) as on_stage:
                     after = box.evaluate(request, on_stage)
                 changes = compare(run.official, after, (run.config.protocol, config.protocol))
@@ -115,10 +120,11 @@ def _records(targets: list[str], runs_dir: Path) -> Iterator[Record]:
     for target in targets:
         path = find_runs(target, runs_dir)
         if (sweep := SweepRecord(path)).exists():
-            results = sweep.results()
-            if not results:
+            found, states = {record.run_id: record for record in Record.list(sweep.runs)}, sweep.states()
+            ended = [states[cell].run_id for cell in sorted(states, key=str) if states[cell].final]
+            if not any(run_id in found for run_id in ended):
                 raise UsageError(f"sweep {sweep.name} has no finished runs")
-            yield from (results[cell] for cell in sorted(results, key=str))
+            yield from (found[run_id] for run_id in ended if run_id in found)
         else:
             yield from records(path)
 

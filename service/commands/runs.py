@@ -54,7 +54,7 @@ def list_runs(
         try:
             run = record.run()
         except (RingsmithError, OSError) as error:
-            typer.echo(f"warning: {one_line(str(error), 400)}", err=True)
+            warn(str(error))
             continue
         if json:
             typer.echo(json_module.dumps(_facts(run, record.path)))
@@ -159,16 +159,14 @@ def export(
 
 def _export_chat(paths: list[Path], tools: list[dict[str, Any]], steps: Steps, out: Path | None) -> None:
     from runs.exports.chat import chat_lines
-    from runs.loading import records
+    from runs.loading import all_records, read_each
+
+    def read(record: Record) -> list[str]:
+        return list(chat_lines(record, tools, steps.value))
 
     written = empty = 0
     with out.open("w", encoding="utf-8") if out else nullcontext() as file:
-        for record in {record.path.resolve(): record for path in paths for record in records(path)}.values():
-            try:
-                lines = list(chat_lines(record, tools, steps.value))
-            except UsageError as error:
-                typer.echo(f"warning: {one_line(str(error), 400)}", err=True)
-                continue
+        for lines in read_each(all_records(paths), read, warn):
             for line in lines:
                 typer.echo(line, file=file)
             written, empty = written + len(lines), empty + (not lines)
@@ -182,24 +180,34 @@ def _export_inspect(paths: list[Path], tools: list[dict[str, Any]], folder: Path
 
     found = study(paths)
     for line in found.unreadable:
-        typer.echo(f"warning: {one_line(line, 400)}", err=True)
+        warn(line)
     for group in found.groups:
         typer.echo(str(write_log(group.rows, group.label, tools, folder)))
 
 
 def _export_html(paths: list[Path], out: Path | None) -> None:
     from runs.exports.page import run_page
-    from runs.loading import records
+    from runs.html import drawing
+    from runs.loading import all_records, read_each
 
-    found = list({record.path.resolve(): record for path in paths for record in records(path)}.values())
+    def read(record: Record) -> tuple[str, str]:
+        record.started()  # its error names the record
+        return record.run_id, run_page(record)
+
+    drawing.require_matplotlib()
+    found = all_records(paths)
     folder = out if out is not None and (len(found) > 1 or out.is_dir()) else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    for record in found:
-        file = folder / f"{record.run_id}.html" if folder else out or Path(f"{record.run_id}.html")
+    for run_id, text in read_each(found, read, warn):
+        file = folder / f"{run_id}.html" if folder else out or Path(f"{run_id}.html")
         # What a model wrote may hold half a surrogate pair.
-        file.write_text(run_page(record), encoding="utf-8", errors="replace")
+        file.write_text(text, encoding="utf-8", errors="replace")
         typer.echo(str(file))
+
+
+def warn(line: str) -> None:
+    typer.echo(f"warning: {one_line(line, 400)}", err=True)
 
 
 def find_runs(name: str, runs_dir: Path) -> Path:

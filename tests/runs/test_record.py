@@ -166,6 +166,9 @@ def test_candidates_are_kept_by_content(tmp_path: Path) -> None:
     assert Record.open(tmp_path / "r").candidate(odd.hash) == odd
     with pytest.raises(UsageError, match="no candidate beef"):
         record.candidate("beef")
+    (tmp_path / "r" / "candidates" / "beef.py").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match=r"beef\.py is not UTF-8 text"):
+        record.candidate("beef")
 
 
 def test_list_is_newest_first(tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from runs.sweep import Plan
+from runs.events import RunStarted
+from runs.record import Record
+from runs.sweep import Cell, CellEnded, CellStarted, Plan
 from runs.sweep_record import sweep_record
 from service.cli import USAGE, main
 from tests.runs.factories import config
 from tests.runs.record_sets import write_run, write_set
+from tests.service.conftest import GOOD
 
 
 @pytest.fixture
@@ -102,3 +105,65 @@ def test_runs_of_sweeps_are_found_by_their_ids_and_listed_by_themselves(ringsmit
     assert runs("hint", "of-s2", "Fuse.").code == 0 and len(list((file.parent / "control").iterdir())) == 1
     for unknown in ("of-s3", "../of-s2"):
         assert runs("show", unknown).code == USAGE and "error: no run '" in runs("show", unknown).err
+
+
+@pytest.mark.parametrize("form", ["chat-jsonl", "html"])
+@pytest.mark.parametrize("damage", [empty, beheaded, garbled])
+def test_exports_leave_out_what_cannot_be_read(ringsmith, records, tmp_path, form, damage) -> None:
+    out = tmp_path / "out"
+    export = ["--format", form, "--runs-dir", records, "--out", out]
+    file = damage(records / "0-p01-1")
+    done = ringsmith("runs", "export", records, *export)
+    warning, *others = done.err.splitlines()
+    assert done.code == 0 and warning.startswith(f"warning: {file.parent}") and "warning" not in "".join(others)
+    if form == "html":
+        assert {page.name for page in out.iterdir()} == {"0-p01-0.html", "0-p01-2.html"}
+    else:
+        made = [json.loads(line)["metadata"]["run_id"] for line in out.read_text().splitlines()]
+        assert set(made) == {"0-p01-0", "0-p01-2"}
+
+    alone = ringsmith("runs", "export", "0-p01-1", *export)
+    assert alone.code == USAGE and alone.err.startswith(f"error: no run can be read: {file.parent}")
+    for other in ("0-p01-0", "0-p01-2"):
+        damage(records / other)
+    none = ringsmith("runs", "export", records, *export)
+    assert none.code == USAGE and none.err.count("warning: ") == 3 and none.err.count("error: no run can be read") == 1
+
+
+def test_regrade_leaves_out_what_cannot_be_read(ringsmith, events, tmp_path) -> None:
+    """The candidate that the record calls right returns what it is given: that is found out in spite of the others."""
+    sweep = sweep_record(tmp_path, "s")
+    names, damages = ("a", "b", "c", "lost", "good"), (empty, beheaded, garbled)
+    for name in names:
+        with Record.create(sweep.runs, name) as record:
+            for event in events:
+                record.append(event.model_copy(update={"run_id": name}) if isinstance(event, RunStarted) else event)
+            if name != "lost":
+                record.save_candidate(GOOD)
+    said = [f"warning: {damage(sweep.runs / name)}" for name, damage in zip(names, damages, strict=False)]
+    said.append("warning: run lost has no candidate")
+    with sweep:
+        sweep.open_to_write()
+        sweep.lock_plan(Plan.make([config()], "s", "h", "0"))
+        for sample, name in enumerate(names, start=1):
+            cell = Cell(problem=1, model="m", sample=sample)
+            sweep.append(CellStarted(at=1.0, cell=cell, run_id=name, attempt=1))
+            sweep.append(CellEnded(at=2.0, cell=cell, run_id=name, reason="submitted"))
+
+    def warned(err: str) -> list[str]:
+        lines = sorted(line for line in err.splitlines() if line.startswith("warning: "))
+        assert all(line.startswith(start) for line, start in zip(lines, said, strict=True))
+        return lines
+
+    folder = ringsmith("regrade", sweep.runs)
+    assert folder.code == 1 and folder.out.startswith("good: wrong_values; ") and len(folder.out.splitlines()) == 1
+    again = ringsmith("regrade", "s", "--runs-dir", tmp_path)
+    assert again.code == 0 and "good: regraded so before" in again.err and warned(again.err) == warned(folder.err)
+
+    for name in names[:-1]:
+        alone = ringsmith("regrade", sweep.runs / name)
+        assert alone.code == USAGE and alone.err.startswith("error: no run can be read: ")
+    garbled(sweep.runs / "good")
+    for target in (sweep.runs, sweep.path):
+        none = ringsmith("regrade", target)
+        assert none.code == USAGE and none.err.count("warning: ") == 5 and "error: no run can be read" in none.err
