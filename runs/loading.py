@@ -19,7 +19,7 @@ from runs.record import Record
 from runs.rows import MODES, Outcome, ProblemKey, Progress, Row
 from runs.sweep_record import sweeps_in
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 UNKNOWN = "unknown"
 """Name and family of a problem whose suite is not on this machine."""
@@ -88,7 +88,7 @@ def unique(found: Iterable[Record]) -> list[Record]:
     return list({record.path.resolve(): record for record in found}.values())
 
 
-def read_each(found: Sequence[Record], make: Callable[[Record], T], warn: Callable[[str], object]) -> Iterator[T]:
+def read_each(found: Sequence[Record], make: Callable[[Record], _T], warn: Callable[[str], object]) -> Iterator[_T]:
     """What `make` makes of each record. One that cannot be read is left out and `warn` told why. Raises UsageError if
     none can be."""
     unreadable: list[str] = []

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
-from harness.types import Candidate, Check, IsolationLevel, PlatformName, Protocol, Request
+from harness.types import Candidate, Check, DType, IsolationLevel, PlatformName, Protocol, Request
 from problems.catalogue import find, select_case
 from runs.events import RunConfig
 from runs.fold import Run
@@ -21,36 +21,30 @@ from runs.record import DEFAULT_ROOT, Record
 from runs.regrade import Regrade, compare, graded_candidate, regrades, save
 from runs.sweep_record import SweepRecord
 from service.commands.runs import find_runs, warn
-from service.options import (
-    CaseName,
-    DTypeName,
-    Json,
-    RunsDir,
-    SandboxAddress,
-    SandboxCa,
-    SandboxToken,
-    Trials,
-    WorldSize,
-    access,
-    given,
-)
+from service.options import Json, RunsDir, SandboxCa, SandboxToken, access
 from service.progress import stages, stderr_console
 from service.text import one_line
 
+_AS_IT_WAS = "Default: as the run had it."
+
 
 def regrade(
-    context: typer.Context,
     targets: Annotated[
         list[str], typer.Argument(help="Sweeps and runs by name, folders of them, or `latest`.", metavar="SWEEP|RUN...")
     ],
-    case: CaseName = None,
-    world_size: WorldSize = None,
-    dtype: DTypeName = None,
-    protocol: Annotated[Protocol | None, typer.Option(help="How to time. Default: as the run did.")] = None,
-    check: Annotated[Check | None, typer.Option(help="What is right. Default: as the run did.")] = None,
-    isolation: Annotated[IsolationLevel | None, typer.Option(help="Default: as the run did.")] = None,
-    trials: Trials = 3,
-    sandbox: SandboxAddress = "",
+    case: Annotated[str | None, typer.Option(help=f"Named sizes of the problems. {_AS_IT_WAS}")] = None,
+    world_size: Annotated[
+        int | None, typer.Option("--world-size", "--gpus", min=1, max=64, help=f"Ranks. {_AS_IT_WAS}")
+    ] = None,
+    dtype: Annotated[DType | None, typer.Option(help=f"Type of the data. {_AS_IT_WAS}")] = None,
+    protocol: Annotated[Protocol | None, typer.Option(help=f"How to time. {_AS_IT_WAS}")] = None,
+    check: Annotated[Check | None, typer.Option(help=f"What is right. {_AS_IT_WAS}")] = None,
+    isolation: Annotated[IsolationLevel | None, typer.Option(help=f"How candidates are jailed. {_AS_IT_WAS}")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, max=100, help=f"Correctness trials. {_AS_IT_WAS}")] = None,
+    sandbox: Annotated[
+        str | None,
+        typer.Option("--sandbox", metavar="ADDRESS", help=f"As of `ringsmith run`; '' is this machine. {_AS_IT_WAS}"),
+    ] = None,
     sandbox_ca: SandboxCa = None,
     sandbox_token_file: SandboxToken = None,
     again: Annotated[bool, typer.Option("--again", help="Also those that were regraded so before.")] = False,
@@ -67,8 +61,7 @@ def regrade(
 
     # What is left out of the command line stays as the run had it.
     changed = {"case": case, "world_size": world_size, "dtype": dtype, "protocol": protocol, "check": check}
-    changed |= {"isolation": isolation, "trials": trials if "trials" in given(context) else None}
-    changed |= {"sandbox": checked(sandbox) if "sandbox" in given(context) else None}
+    changed |= {"isolation": isolation, "trials": trials, "sandbox": None if sandbox is None else checked(sandbox)}
     update = {name: value for name, value in changed.items() if value is not None}
     shown, jobs = access(sandbox_ca, sandbox_token_file), []
 

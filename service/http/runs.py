@@ -110,7 +110,7 @@ def show(run_id: RunId, keeper: KeeperNow) -> RunDetail:
         lanes=run.lanes,
         helped=run.helped,
         prices=run.prices,
-        attempts=len(run.attempts),
+        attempts=run.evaluated,
         events=len(tail),
         active=active,
         waiting=waiting,

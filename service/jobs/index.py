@@ -214,7 +214,7 @@ def facts(state: Folding, live: bool) -> dict[str, Any]:
         "target_met": run.target_met,
         "helped": run.helped,
         "steps": run.spend.steps,
-        "attempts": len(run.attempts),
+        "attempts": run.evaluated,
         "speedup": headline(measured).value if measured else None,
         "tokens": run.spend.tokens,
         "usd": run.spend.usd,

@@ -32,7 +32,7 @@ def test_a_row_says_what_the_record_says(index, tmp_path):
             continue
         run = records[row.path]
         assert (row.state, row.reason, row.model) == (run.status, run.reason, run.config.model)
-        assert (row.steps, row.attempts, row.usd) == (run.spend.steps, len(run.attempts), run.spend.usd)
+        assert (row.steps, row.attempts, row.usd) == (run.spend.steps, run.evaluated, run.spend.usd)
         assert row.verdict == (run.official.verdict if run.official else row.verdict)
         assert (row.speedup is not None) == (run.best is not None)
 
