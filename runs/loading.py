@@ -74,6 +74,10 @@ def records(path: Path) -> Sequence[Record]:
     found = [Record.open(path)] if (path / "events.jsonl").is_file() else list(Record.list(path))
     found = [record for record in found if record.path not in own]
     found += [record for sweep in sweeps for record in Record.list(sweep.runs)]
+    if not found and sweeps:
+        for sweep in sweeps:
+            sweep.plan()  # raises what is wrong with it
+        raise UsageError(f"{path}: no run yet in {', '.join(sweep.name for sweep in sweeps)}")
     if not found:
         raise UsageError(f"{path}: neither a run, nor a sweep, nor a folder of them")
     return found

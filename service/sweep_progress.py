@@ -19,6 +19,8 @@ from service.render import spent
 from service.tally import STATES, Tally
 from service.text import columns, one_line
 
+_CAPS = {"usd": "--sweep-usd", "tokens": "--sweep-tokens", "device_s": "--sweep-gpu-hours", "wall_s": "--sweep-wall"}
+"""The flag by which a cap is given."""
 _EVERY_S = 0.5
 _LINE_EVERY_S = 60.0
 
@@ -96,7 +98,9 @@ def summary(plan: Plan, tally: Tally, reason: str) -> str:
     states = [state for state in STATES if tally.count(state)]
     rows = [("MODEL", *(state.upper() for state in states))]
     rows += [(model, *(str(tally.count(state, model)) for state in states)) for model in plan.models]
-    return f"sweep {plan.name}: {one_line(reason, 300)}\n{columns(rows)}\n{progress_line(tally)}"
+    flag = _CAPS.get(reason.removeprefix("cap: "))
+    said = f"{one_line(reason, 300)}{f' ({flag})' if flag else ''}"
+    return f"sweep {plan.name}: {said}\n{columns(rows)}\n{progress_line(tally)}"
 
 
 def plan_text(plan: Plan, forecast: Estimate | None) -> str:

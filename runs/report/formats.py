@@ -31,6 +31,8 @@ def shown(value: Value, column: Column) -> str:
         if sign.endswith("%"):  # one sign for all three figures
             low, high = f"{value.low:{style}}".removesuffix("%"), f"{value.high:{style}}"
             return f"{value.value:{style}} [{low}, {high}]"
+        if isinstance(value, Ratio) and value.low == value.high:  # the pkb protocol has none
+            return f"{value.value:{style}}"
         return f"{value.value:{style}} [{value.low:{style}}, {value.high:{style}}]"
     if isinstance(value, float):
         return f"{value:{column.style or '.6g'}}"

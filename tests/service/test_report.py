@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 import runs
+from harness.types import Ratio
+from runs.report.formats import shown
+from runs.report.table import Column
 from runs.sweep import Plan
 from runs.sweep_record import sweep_record
 from service.cli import USAGE, main
@@ -182,9 +185,21 @@ def test_sweeps_and_runs_are_meant_by_name_or_path(tmp_path, capsys, monkeypatch
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("ratio", "text"), [((1.5, 1.4, 1.6), "1.50 [1.40, 1.60]"), ((1.5, 1.5, 1.5), "1.50")], ids=["ours", "pkb"]
+)
+def test_a_ratio_without_an_interval_shows_none(ratio, text) -> None:
+    value, low, high = ratio
+    assert shown(Ratio(value=value, low=low, high=high), Column("eager", ".2f")) == text
+
+
 def test_wrong_calls_say_what_is_wrong(root, tmp_path, capsys) -> None:
     assert main(["report", str(tmp_path)]) == USAGE
     assert "neither a run" in capsys.readouterr().err
+    (empty := tmp_path / "other" / "sweeps" / "s").mkdir(parents=True)
+    (empty / "plan.json").write_text('{"x')
+    assert main(["report", str(empty)]) == USAGE
+    assert "plan.json: Invalid JSON" in capsys.readouterr().err
     assert main(["report", str(root), "--table", "x", "--format", "md"]) == USAGE
     assert "there are summary" in capsys.readouterr().err
     assert main(["report", str(root), "-p", "nan"]) == USAGE

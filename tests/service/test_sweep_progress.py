@@ -52,6 +52,7 @@ def test_cells_are_counted_as_they_go(tmp_path: Path) -> None:
     assert line.startswith("1 of 8 cells ended, 0 solved, 1 running, 1 failed for no fault of the model's")
     text = summary(plan, tally, "drained")
     assert "sweep s: drained" in text and "\x1b" not in text
+    assert summary(plan, tally, "cap: device_s").startswith("sweep s: cap: device_s (--sweep-gpu-hours)\n")
 
 
 def test_a_live_table_on_a_terminal_and_lines_elsewhere(tmp_path: Path) -> None:
