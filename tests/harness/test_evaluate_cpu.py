@@ -58,7 +58,9 @@ def test_every_reference_passes_as_a_candidate(entry, sandbox):
 def test_a_measurement_has_both_sides_and_an_interval(sandbox):
     evaluation = sandbox.evaluate(request(SHARED_BY_ALL, timing=True))
     timing = evaluation.measurement.eager
-    assert min(timing.candidate.samples, timing.reference.samples) >= 12
+    assert timing.candidate.samples >= 12
+    # On a machine with other work the reference may have been slow beside it: then its few blocks without it count.
+    assert timing.reference.samples >= (12 if timing.reference_slowed is None else 6)
     assert timing.audited >= 8 and timing.outside_us > 0
     assert timing.speedup.low <= timing.speedup.value <= timing.speedup.high
     assert evaluation.measurement.device is None and evaluation.measurement.device_note
