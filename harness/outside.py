@@ -45,12 +45,8 @@ def look(
     Not everything that slows a machine down shows in anybody's account of processors: NCCL itself did not pass while
     sixteen processes beside it began to use GPUs of the same host. So where a candidate does not pass, the reference is
     looked at in the same way, round for round; nobody doubts what that claims."""
-    claimed, ranks, bounds, sizes = (
-        timing.candidate.median_us,
-        pair.candidate,
-        pair.box.platform.outside,
-        _Sizes(timing),
-    )
+    claimed, ranks, bounds = timing.candidate.median_us, pair.candidate, pair.box.platform.outside
+    sizes = _Sizes(timing)
     before, began = _load(ranks), time.monotonic()
     _, once_us = _seen(time_block, sizes.plan(_MARGINS[0]), 0.0)
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.

@@ -54,9 +54,10 @@ class Record:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Raises UsageError if `path` is not a run's folder."""
-        if not (path / _EVENTS).is_file():
+        record = cls(path)
+        if not record.exists():
             raise UsageError(f"{path} is not a run: it has no {_EVENTS}")
-        return cls(path)
+        return record
 
     @classmethod
     def list(cls, root: Path = DEFAULT_ROOT) -> Sequence[Self]:
@@ -66,6 +67,10 @@ class Record:
     @property
     def run_id(self) -> str:
         return self.path.name
+
+    def exists(self) -> bool:
+        """Whether something was written; what, only reading shows."""
+        return (self.path / _EVENTS).is_file()
 
     def append(self, event: Event) -> None:
         """Write one line; it is on the disk when this returns. If it raises, all of the line was written or nothing.

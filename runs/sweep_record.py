@@ -104,9 +104,13 @@ class SweepRecord:
         return fold_sweep(self.events())
 
     def results(self) -> dict[Cell, Record]:
-        """The record of every cell that has come to its end. A cell that could not be run at all has none."""
-        found = {cell: self.begun(state.run_id) for cell, state in self.states().items() if state.final}
-        return {cell: record for cell, record in found.items() if record is not None}
+        """The record of every cell that has come to its end, readable or not, in the order of the cells. A cell that
+        could not be run at all has none."""
+        states = self.states()
+        ended = {
+            cell: Record(self.runs / states[cell].run_id) for cell in sorted(states, key=str) if states[cell].final
+        }
+        return {cell: record for cell, record in ended.items() if record.exists()}
 
     def begun(self, run_id: str) -> Record | None:
         """The record of a run that came as far as its first event; None if its process was killed before. Raises

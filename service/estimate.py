@@ -21,6 +21,8 @@ INPUT_PER_STEP, OUTPUT_PER_STEP = 15_000, 4_000
 and the thoughts before it. An assumption."""
 CACHED = 0.8
 """Share of that input that is read from the provider's cache."""
+REPLIES = 20
+"""Of a model in a run without a budget of steps."""
 EVALUATIONS, SECONDS_ON_DEVICES = 8, 5.0
 """Evaluations of a run that has replies enough, and seconds for which each holds its devices, where no run was recorded
 on the platform."""
@@ -60,7 +62,7 @@ def estimate(plan: Plan, runs_dir: Path) -> Estimate:
     config = plan.config(plan.cells()[0])
     earlier = list(_earlier(runs_dir))
     device = [s.device_s for c, s in earlier if (c.platform, c.world_size) == (config.platform, config.world_size)]
-    replies = 1 if config.strategy == "single" else (config.budget.steps or EVALUATIONS)
+    replies = 1 if config.strategy == "single" else (config.budget.steps or REPLIES)
     evaluations = min(EVALUATIONS, replies + 1)  # the official one besides
     each_s = statistics.mean(device) if device else evaluations * SECONDS_ON_DEVICES * config.world_size
     if config.budget.device_s is not None:
@@ -71,7 +73,7 @@ def estimate(plan: Plan, runs_dir: Path) -> Estimate:
         else f"assumed: {evaluations} evaluations of {SECONDS_ON_DEVICES:g} s on {config.world_size} devices"
     )
     models = tuple(
-        _of_model(name, cells, [(c, s) for c, s in earlier if c.model == name], config.budget, config.strategy)
+        _of_model(name, cells, [spend for c, spend in earlier if c.model == name], config.budget, replies)
         for name in plan.models
     )
     return Estimate(
@@ -82,21 +84,18 @@ def estimate(plan: Plan, runs_dir: Path) -> Estimate:
     )
 
 
-def _of_model(
-    name: str, cells: int, earlier: list[tuple[RunConfig, Spend]], budget: Budget, strategy: str
-) -> ModelEstimate:
+def _of_model(name: str, cells: int, earlier: list[Spend], budget: Budget, replies: int) -> ModelEstimate:
     if earlier:
-        tokens = statistics.mean(spend.tokens for _, spend in earlier)
-        costs = [spend.usd for _, spend in earlier if spend.usd_known]
+        tokens = statistics.mean(spend.tokens for spend in earlier)
+        costs = [spend.usd for spend in earlier if spend.usd_known]
         usd = statistics.mean(costs) if costs else None
         basis = f"mean of {len(earlier)} earlier runs of this model"
     elif ":" in name and not name.startswith("litellm:"):
         tokens, usd, basis = 0.0, 0.0, "not a provider's: costs nothing"
     else:
-        steps = 1 if strategy == "single" else (budget.steps or 20)
-        tokens, usd = float(steps * (INPUT_PER_STEP + OUTPUT_PER_STEP)), _priced(name, steps)
+        tokens, usd = float(replies * (INPUT_PER_STEP + OUTPUT_PER_STEP)), _priced(name, replies)
         basis = (
-            f"assumed: {steps} replies of {INPUT_PER_STEP} input tokens, {CACHED:.0%} of them cached, and "
+            f"assumed: {replies} replies of {INPUT_PER_STEP} input tokens, {CACHED:.0%} of them cached, and "
             f"{OUTPUT_PER_STEP} output tokens"
         )
     if budget.tokens is not None and tokens > budget.tokens:
@@ -109,13 +108,13 @@ def _of_model(
     )
 
 
-def _priced(name: str, steps: int) -> float | None:
+def _priced(name: str, replies: int) -> float | None:
     provider, _, model = name.removeprefix("litellm:").partition("?")[0].partition("/")
     usage = Usage(
         input_tokens=INPUT_PER_STEP, cached_tokens=round(CACHED * INPUT_PER_STEP), output_tokens=OUTPUT_PER_STEP
     )
     each = prices.cost_usd(provider, model, usage)
-    return None if each is None else each * steps
+    return None if each is None else each * replies
 
 
 def _earlier(runs_dir: Path) -> Iterator[tuple[RunConfig, Spend]]:

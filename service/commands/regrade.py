@@ -113,11 +113,9 @@ def _records(targets: list[str], runs_dir: Path) -> Iterator[Record]:
     for target in targets:
         path = find_runs(target, runs_dir)
         if (sweep := SweepRecord(path)).exists():
-            found, states = {record.run_id: record for record in Record.list(sweep.runs)}, sweep.states()
-            ended = [states[cell].run_id for cell in sorted(states, key=str) if states[cell].final]
-            if not any(run_id in found for run_id in ended):
+            if not (results := sweep.results()):
                 raise UsageError(f"sweep {sweep.name} has no finished runs")
-            yield from (found[run_id] for run_id in ended if run_id in found)
+            yield from results.values()
         else:
             yield from records(path)
 

@@ -11,9 +11,8 @@ import typer
 
 from harness.errors import HarnessError, UsageError
 from runs.record import DEFAULT_ROOT
-from service.commands.runs import find_runs
+from service.commands.runs import find_runs, warn
 from service.options import RunsDir, finite
-from service.text import one_line
 
 if TYPE_CHECKING:
     from runs.report.study import Study
@@ -76,7 +75,7 @@ def report(
     fast = Success(p=p, figure=figure.value, margin=margin, raw=raw)
     study = read_study(paths, fast=fast, ks=k or (), title=title, by_path=by_path, processes=os.cpu_count() or 1)
     for line in study.unreadable:
-        typer.echo(f"warning: {one_line(line, 400)}", err=True)
+        warn(line)
     made = make_tables(study, empty=table is not None)
     if table is not None:
         known = [one.key for one in made]
