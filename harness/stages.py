@@ -261,9 +261,9 @@ class Run:
             plan = found["eager"].plan
             timed.candidate("device")(Plan(2, plan.calls, expected_us=plan.expected_us))
             found["device"] = measure.alternate(timed.reference("device"), timed.candidate("device"), plan.calls)
-            timed.judge_audits()
         except platforms.NotCapturableError as reason:
             note = str(reason)
+        timed.judge_audits()  # of the candidate's first block too, if the reference cannot be captured
         seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
         timed.look_for_work_beside()
         self._end_candidate(pair)

@@ -28,6 +28,8 @@ _AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.1, 8, 8, 64 << 20
 """Kept outputs are compared for this long; at least so many, and so many or so much of a block."""
 _IDLE_SHARE, _IDLE_S = 0.25, 0.1
 """What a rank may use of a core, and all together of seconds, while the reference is timed."""
+_NOTE_CHARS = 300
+"""Of what a candidate's rank says on why it cannot be captured: that is shown among our own words."""
 _random = random.SystemRandom()
 
 
@@ -39,6 +41,8 @@ class Timed:
         self._next_communicator = itertools.cycle(range(communicators))
         self._blocks: list[tuple[str, Plan]] = []
         """Mode and plan of each of the candidate's blocks since the last judgement."""
+        self._captured = False
+        """Whether the candidate's calls are in a CUDA graph, which all its device blocks use."""
         self.audited = {"eager": 0, "device": 0}
         """Timed outputs that have been compared in full, by mode."""
 
@@ -54,13 +58,15 @@ class Timed:
 
     def _time_reference(self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True) -> Block:
         """`least_s` is for candidates: nobody waits for the reference in vain. `clocks`: whether to read them, which
-        asks the driver and may have to wait for it."""
+        asks the driver and may have to wait for it. Raises NotCapturableError."""
         plan = replace(plan, communicator=next(self._next_communicator))
         ranks, idle = self._pair.reference, self._pair.candidate
         began, used = time.monotonic(), idle.cpu_s() if idle.alive else 0.0
         ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
         reading = self._pair.box.read_clocks() if clocks else measure.Reading()
         replies = self._pair.expect(ranks.wait(120), "timing the reference")
+        if refused := [reply["not_capturable"] for reply in replies if "not_capturable" in reply]:
+            raise platforms.NotCapturableError(f"the reference {refused[0]}")
         if idle.alive:
             self._reference_s += time.monotonic() - began
             self._idle_cpu_s += idle.cpu_s() - used
@@ -89,8 +95,9 @@ class Timed:
         message = {"mode": mode, "plan": asdict(plan), "block": len(self._blocks)}
         replies = pair.ask("time", message, limit, meanwhile=look, when="in timed calls back to back")
         refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
-        if refused:
-            raise platforms.NotCapturableError(str(refused[0]))
+        if refused and mode == "device" and not self._captured:  # at any other time it is no answer
+            raise platforms.NotCapturableError(" ".join(str(refused[0]).split())[:_NOTE_CHARS])
+        self._captured |= mode == "device"
         self._blocks.append((mode, plan))
         # What the host needed is a remark, not a result: a rank that reports nonsense there loses only the remark.
         host = [_numbers(reply.get("host_us"), plan.samples) or [] for reply in replies]

@@ -86,7 +86,7 @@ class Hooks:
 
 
 class NotCapturableError(Exception):
-    """This candidate has no launch-free timing; the message says why."""
+    """There is no launch-free timing; the message says why."""
 
 
 @dataclass(frozen=True)

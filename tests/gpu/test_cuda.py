@@ -52,9 +52,11 @@ def test_a_worked_example_passes_and_is_timed(path, case, sandbox, read_candidat
         f"{r.rank}: {r.message}\n{r.stack}{r.stderr}" for r in evaluation.ranks
     )
     measurement = evaluation.measurement
-    assert measurement.device is not None, measurement.device_note
-    assert measurement.sol_us < measurement.device.candidate.min_us
-    assert measurement.sol_us < measurement.device.reference.min_us
+    if measurement.device is None:  # some references wait for the device
+        assert measurement.device_note.startswith("the reference cannot be captured"), measurement.device_note
+    best = measurement.device or measurement.eager
+    assert measurement.sol_us < best.candidate.min_us
+    assert measurement.sol_us < best.reference.min_us
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])

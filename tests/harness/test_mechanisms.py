@@ -33,6 +33,7 @@ READ = {
     "prompts/examples/cuda/p08_alltoall_push": SM,
     "prompts/examples/cuda/p13_gemm_allreduce": SM,
     "prompts/examples/cuda/p16_ring_gemm": COPY,
+    "prompts/examples/cuda/p28_moe_dispatch": SM,
     "prompts/examples/cuda/p34_allgather_tma": TMA,
     "prompts/examples/cuda/p45_reducescatter_rmsnorm": SM,
     "prompts/examples/triton/p01_allreduce_twoshot_triton": SM,

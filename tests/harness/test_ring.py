@@ -113,6 +113,20 @@ def test_a_shelf_copies_until_it_is_full():
     assert shelf.copy(value) is not None
 
 
+def test_a_shelf_has_room_for_the_least_number_however_their_sizes_differ():
+    shelf = Shelf()
+    shelf._BYTES = 2048
+    sizes = [200, 300, 400, 500, 600, 1]  # the room is made for four of the first
+    copies = [shelf.copy(torch.full((size,), float(size))) for size in sizes]
+    # Not the small one either: another rank, whose outputs are larger, could not keep the same.
+    assert [copy is not None for copy in copies] == [True] * 4 + [False] * 2
+    assert all(
+        bool((copy == size).all()) and len(copy) == size for copy, size in zip(copies[:4], sizes[:4], strict=True)
+    )
+    shelf.clear()
+    assert shelf.copy(torch.ones(100)) is not None
+
+
 def test_a_clone_is_contiguous_if_asked():
     tensor = torch.arange(6.0).reshape(2, 3).t()
     assert clone([tensor], contiguous=True)[0].is_contiguous() and not clone([tensor])[0].is_contiguous()
