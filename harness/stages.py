@@ -265,11 +265,13 @@ class Run:
             note = str(reason)
         timed.judge_audits()  # of the candidate's first block too, if the reference cannot be captured
         seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
+        there = {"eager": timed.only_reference("eager", found["eager"].plan)}
         timed.look_for_work_beside()
         self._end_candidate(pair)
         timings = {}
         for mode, one in found.items():
-            one, slowed = undisturbed(one, timed.quiet(mode, one.plan), *platform.quiet)
+            gone = timed.only_reference(mode, one.plan)
+            one, slowed = undisturbed(one, there.get(mode, []), gone, *platform.quiet)
             timings[mode] = one.timing(platform.noise).model_copy(
                 update={"audited": timed.audited[mode], "outside_us": seen[mode], "reference_slowed": slowed}
             )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness import diagnosis
-from harness.errors import HarnessError
+from harness.errors import HarnessError, SandboxError
 from harness.evaluate import Sandbox
 from harness.exchange import Exchange, MalformedError
 from harness.measure import Alternation, Block
@@ -141,12 +141,20 @@ def blocks(us: float) -> list[Block]:
 
 def test_a_reference_that_was_slowed_is_replaced_or_refused():
     found = Alternation(blocks(100.0) * 2, blocks(50.0) * 2, Plan(5))
-    assert undisturbed(found, blocks(98.0), 1.05, 1.5) == (found, None)
-    replaced, slowed = undisturbed(found, blocks(80.0), 1.05, 1.5)
-    assert replaced.reference[0].times_us[0][0] == 80.0 and slowed == pytest.approx(1.25)
-    assert replaced.timing(Noise(0.0, 0.0)).speedup.value == pytest.approx(1.6)
-    with pytest.raises(FailedError, match=r"2\.00x as long"):
-        undisturbed(found, blocks(50.0), 1.05, 1.5)
+    assert undisturbed(found, [], blocks(98.0), 1.05, 1.5) == (found, None)
+    for there in ([], blocks(101.0)):
+        replaced, slowed = undisturbed(found, there, blocks(80.0), 1.05, 1.5)
+        assert replaced.reference[0].times_us[0][0] == 80.0 and slowed == pytest.approx(1.25)
+        assert replaced.timing(Noise(0.0, 0.0)).speedup.value == pytest.approx(1.6)
+        with pytest.raises(FailedError, match=r"2\.00x as long"):
+            undisturbed(found, there, blocks(50.0), 1.05, 1.5)
+
+
+def test_a_machine_whose_pace_changes_is_not_taken_for_a_candidate_that_slows_it():
+    found = Alternation(blocks(100.0) * 2, blocks(50.0) * 2, Plan(5))
+    assert undisturbed(found, blocks(80.0), blocks(80.0), 1.05, 1.5) == (found, None)
+    with pytest.raises(SandboxError, match="pace"):
+        undisturbed(found, blocks(50.0), blocks(50.0), 1.05, 1.5)
 
 
 def test_isolation_strict_is_all_or_nothing(monkeypatch):
