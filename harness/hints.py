@@ -78,7 +78,8 @@ def _too_many_bytes(profile: Profile) -> Iterator[Hint]:
         yield Hint(
             text=f"{times:.1f} times the bytes that must cross the links do: send each part once, to the rank that "
             "needs it (reduce-scatter and all-gather instead of everybody reading everything), in the input's dtype",
-            evidence=f"{megabytes(moved)} a rank and call, {megabytes(ideal)} are needed",
+            # Where the data decides who needs what, the floor counts only what no draw can do without.
+            evidence=f"{megabytes(moved)} a rank and call, {megabytes(ideal)} are needed, more only if the data say so",
             gain_us=_link_us(profile) * (times - 1),
         )
 

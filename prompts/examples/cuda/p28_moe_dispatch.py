@@ -15,6 +15,9 @@ Pulling, because only the receiver knows a row's last place: that depends on the
 pushed, so there is room for the worst case (all tokens to one rank) at four bytes a row, whatever a row's length. A
 barrier at the end is not needed: there are two halves, used in turn (the proof is at `collect`). Which half is decided
 by a count in device memory, as a number from the host would be frozen into a CUDA graph.
+
+Measured on 2x H200, bfloat16, call by call, as the reference cannot be captured: 19x as fast as PyTorch + NCCL for
+1024 tokens of 2 KiB (27 us), 5.4x for 4096 of 14 KiB with eight experts each (286 us).
 """
 
 import torch
