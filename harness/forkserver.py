@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import jail_process, proc
+from harness import jail_process, proc, removal
 from harness.wire import Channel, ChannelClosedError, readable
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -331,7 +330,7 @@ def main() -> None:
         if _spoiled():
             raise RuntimeError("the fork server has used CUDA: no fork of it can")
     ForkServer(control).serve()
-    shutil.rmtree(sys.argv[2], ignore_errors=True)  # the supervisor may be gone
+    removal.remove(Path(sys.argv[2]))  # the supervisor may be gone
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import compiler, proc
+from harness import compiler, proc, removal
 from harness.errors import SandboxError
 from harness.jail import Jail, prepare
 from harness.progress import Phase, ProgressBoard, Words
-from harness.wire import Channel, ChannelClosedError, GarbledError, pair, readable
+from harness.wire import (
+    MAX_BYTES,
+    MAX_UNTRUSTED_BYTES,
+    Channel,
+    ChannelClosedError,
+    GarbledError,
+    pair,
+    readable,
+)
+from harness.wording import one_line
 from problems.catalogue import Entry
 from problems.spec import Case
 
@@ -32,6 +40,8 @@ _DEADLINES_IN_ALL = 1.5
 """A request ends after this many times its deadline even if the progress words keep changing."""
 _LOG_BYTES = 16 << 20
 """A log or a file of stacks is cut off when it has become larger."""
+_STACK_BYTES = 2 << 20
+"""So much is read of what a silent rank's threads were doing: a hundred frames of a thread are 10 kB."""
 _COMPILER_S = 2.0
 """After so long without progress, and as often, it is looked whether a rank has started a compiler: progress too."""
 _GRACE_S = 1.0
@@ -43,7 +53,7 @@ def sweep_scratch() -> None:
     for folder in _SCRATCH_ROOT.glob("ringsmith-*"):
         pid = folder.name.split("-")[1]
         if pid.isdigit() and not Path("/proc", pid).exists():
-            shutil.rmtree(folder, ignore_errors=True)
+            removal.remove(folder)
 
 
 class Nursery:
@@ -130,7 +140,8 @@ class Nursery:
             homes = _furnish(scratch, world_size, jail) if jail else dict.fromkeys(_HOMES, str(scratch))
         except OSError as error:  # a candidate can remove this folder; fresh processes bring a fresh one
             raise SandboxError(f"the scratch folder is unusable: {error}") from None
-        channels, theirs = zip(*(pair() for _ in range(world_size)), strict=True)
+        longest = MAX_UNTRUSTED_BYTES if jail else MAX_BYTES
+        channels, theirs = zip(*(pair(longest) for _ in range(world_size)), strict=True)
         message = settings | {
             "op": "spawn", "set": name, "role": role, "world_size": world_size, "scratch": str(scratch),
             "environment": settings["environment"] | homes,
@@ -185,7 +196,7 @@ class Nursery:
             self._process.kill()
             self._process.wait()
         self._log.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        removal.remove(self.scratch)
 
 
 _HOMES = ("HOME", "TMPDIR", "RINGSMITH_SYMMETRIC")
@@ -435,7 +446,9 @@ class RankSet:
         path = self.scratch / f"stack.{rank}"
         if not path.exists():
             return ()
-        return parse_stack(path.read_bytes()[offset:].decode(errors="replace"))
+        with path.open("rb") as file:  # the rank may write to it as well, and make it as long as it likes
+            file.seek(offset)
+            return parse_stack(file.read(_STACK_BYTES).decode(errors="replace"))
 
     def log(self, rank: int, limit: int = 4000) -> str:
         """End of what a rank printed."""
@@ -478,13 +491,20 @@ class RankSet:
             return
         self.forget()
         self._nursery.kill(self.name)
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        removal.remove(self.scratch)
+
+
+# No part of it can go beyond the next one, so that no text takes longer than its length; no number of many digits.
+_FRAME = re.compile(r'File "([^"\n]{0,1000})", line ([0-9]{1,9}) in (\S{1,1000})')
 
 
 def parse_stack(text: str) -> tuple[Frame, ...]:
     """The main thread's frames, innermost first, in a dump of faulthandler's: the thread that took the signal."""
     current = text.partition("Current thread")[2].partition("\n\n")[0]
-    return tuple(Frame(f, int(n), fn) for f, n, fn in re.findall(r'File "(.*?)", line (\d+) in (\S+)', current))
+    return tuple(Frame(f, int(n), fn) for f, n, fn in _FRAME.findall(current))
+
+
+_MAX_BASES, _MAX_LINE = 100, 10**9
 
 
 def checked_error(error: Any) -> dict[str, Any]:
@@ -492,10 +512,10 @@ def checked_error(error: Any) -> dict[str, Any]:
     given = error if isinstance(error, dict) else {}
     bases, line = given.get("bases"), given.get("line")
     return {
-        "type": str(given.get("type", "Exception"))[:200],
-        "bases": [str(base) for base in bases] if isinstance(bases, list) else [],
+        "type": one_line(given.get("type", "Exception"), 200) or "Exception",
+        "bases": [str(base)[:200] for base in bases[:_MAX_BASES]] if isinstance(bases, list) else [],
         "message": str(given.get("message", ""))[:20000],
-        "line": line if isinstance(line, int) else None,
+        "line": line if type(line) is int and 0 <= line <= _MAX_LINE else None,
         "stack": str(given.get("stack", ""))[-6000:],
     }
 

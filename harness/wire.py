@@ -12,6 +12,9 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 MAX_BYTES = 64 << 20
+MAX_UNTRUSTED_BYTES = 8 << 20
+"""Of a message of an untrusted process: parsed it may take twenty times as much memory, and what of it goes on to
+others four times as many bytes."""
 
 
 class ChannelClosedError(Exception):
@@ -25,8 +28,9 @@ class GarbledError(Exception):
 class Channel:
     """One end of a socket pair. `receive` keeps partial data between calls, so a timeout loses nothing."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, max_bytes: int = MAX_BYTES) -> None:
+        """`max_bytes` is the longest message that is taken."""
+        self._sock, self._max_bytes = sock, max_bytes
         self._buffer = bytearray()
         self._fds: list[int] = []
 
@@ -77,7 +81,7 @@ class Channel:
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
-        if length > MAX_BYTES:
+        if length > self._max_bytes:
             raise GarbledError(f"message of {length} bytes")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
@@ -103,7 +107,7 @@ def readable(fds: Sequence[int], wait_s: float | None) -> list[int]:
     return [fd for fd, _ in poll.poll(None if wait_s is None else wait_s * 1000)]
 
 
-def pair() -> tuple[Channel, socket.socket]:
-    """A channel for this process and the raw socket for the other."""
+def pair(max_bytes: int = MAX_BYTES) -> tuple[Channel, socket.socket]:
+    """A channel for this process, which takes messages of `max_bytes`, and the raw socket for the other."""
     ours, theirs = socket.socketpair()
-    return Channel(ours), theirs
+    return Channel(ours, max_bytes), theirs

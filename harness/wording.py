@@ -29,3 +29,11 @@ def figure(value: float, decimals: int = 2) -> str:
 def time_text(us: float, protocol: Protocol) -> str:
     """`13.0 us`, the median of samples; `mean 13.0 us` by the pkb protocol, which may lie outside of p10 to p90."""
     return f"mean {us:.1f} us" if protocol == "pkb" else f"{us:.1f} us"
+
+
+def one_line(value: object, limit: int) -> str:
+    """What an untrusted process said, as one line of at most so many characters."""
+    return " ".join(str(value)[: 2 * limit].translate(_CONTROLS).split())[:limit]
+
+
+_CONTROLS = dict.fromkeys((*range(32), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")

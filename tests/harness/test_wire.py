@@ -45,6 +45,16 @@ def test_a_message_may_arrive_byte_by_byte(ends):
     assert ours.receive(0) == {"a": 1}
 
 
+def test_untrusted_processes_may_say_less():
+    ours, theirs = pair(100)
+    with theirs:
+        theirs.sendall(frame(b'{"a": 1}') + struct.pack("<I", 101))
+        assert ours.receive(1) == {"a": 1}
+        with pytest.raises(GarbledError):
+            ours.receive(1)
+        ours.close()
+
+
 def test_a_timeout_lasts_as_long_as_asked_and_loses_nothing(ends):
     ours, theirs = ends
     two = frame(b'{"a": 1}') + frame(b'{"b": 2}')
