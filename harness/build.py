@@ -14,8 +14,10 @@ from harness.processes import Processes
 from harness.progress import Phase
 from harness.ranks import RankSet, checked_error
 from harness.types import BuildReport, Candidate, Limits, Stage, Verdict
+from harness.wording import one_line
 
 _CORES_PER_BUILD = 8
+_MAX_BUILT = 1000
 _COMPILED = ("kit.build", "load_inline", "compile_cuda_extension")
 """Names in a candidate that mean a compiler will run."""
 
@@ -125,13 +127,15 @@ def _finish(processes: Processes, candidate: Candidate, running: _Running) -> Bu
         seconds = time.monotonic() - running.since
         if outcome.ok:
             reply = outcome.replies[0]
-            built = tuple(str(name) for name in reply["built"])
-            if reply["failure"] is None:
+            # The process has run the candidate's code: it may say anything.
+            names, failure = reply.get("built"), reply.get("failure")
+            built = tuple(one_line(name, 200) for name in names[:_MAX_BUILT]) if isinstance(names, list) else ()
+            if failure is None:
                 store.harvest(ranks.scratch / "cache", candidate.hash)
                 return BuildReport(
                     candidate=candidate.hash, verdict=None, summary="built", built=built, build_s=seconds
                 )
-            outcome.ranks[0].error = checked_error(reply["failure"])
+            outcome.ranks[0].error = checked_error(failure)
             outcome.ranks[0].reply = None
         elif outcome.ranks[0].exit:
             # The import ended its process. The load stage will see the same where it counts.

@@ -140,10 +140,14 @@ def _pulses(pair: Pair, count: int) -> None:
         time.sleep(_random.uniform(0.0, 0.003))
 
 
+_MOST = 1 << 60
+"""Threads or bytes: more than that is no number of them."""
+
+
 def _footprint(reply: dict[str, Any]) -> dict[str, int]:
     """What a rank says of itself, checked."""
     names = ("threads", "host_bytes", "device_bytes")
-    return {name: value if isinstance(value := reply.get(name), int) else 0 for name in names}
+    return {name: value if isinstance(value := reply.get(name), int) and 0 <= value <= _MOST else 0 for name in names}
 
 
 def _growth(footprints: list[list[dict[str, int]]], calls: list[int]) -> None:

@@ -22,6 +22,7 @@ from harness.measure import Alternation, Block
 from harness.pair import FailedError, Item, Other, Pair
 from harness.platforms import LEAST_KEPT, Plan
 from harness.types import Timing, Verdict
+from harness.wording import one_line
 
 AUDITED = 0.3
 """Share of samples of which one output is kept for judgement."""
@@ -29,8 +30,8 @@ _AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.1, 8, 8, 64 << 20
 """Kept outputs are compared for this long; at least so many, and so many or so much of a block."""
 _IDLE_SHARE, _IDLE_S = 0.25, 0.1
 """What a rank may use of a core, and all together of seconds, while the reference is timed."""
-_NOTE_CHARS = 300
-"""Of what a candidate's rank says on why it cannot be captured: that is shown among our own words."""
+_LEAST_US, _MOST_US = 1e-6, 1e12
+"""No clock tells less, and nobody waits for more."""
 _random = random.SystemRandom()
 
 
@@ -85,7 +86,9 @@ class Timed:
     def _time(self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True) -> Block:
         """One block of the candidate's, which may take `least_s` at least. Raises NotCapturableError."""
         pair, reading = self._pair, measure.Reading()
-        sample_s = (plan.prime_us + 10 * plan.calls * plan.repeats * plan.expected_us) / 1e6
+        # No call may be silent for longer than `call_s`, however long those before were.
+        call_us = min(10 * plan.expected_us, max(plan.expected_us, 1e6 * pair.limits.call_s))
+        sample_s = (plan.prime_us + plan.calls * plan.repeats * call_us) / 1e6
         limit = pair.call_deadline(pair.limits.call_s + max(plan.samples * sample_s, least_s))
 
         def look() -> None:
@@ -94,15 +97,20 @@ class Timed:
                 reading = pair.box.read_clocks()
 
         message = {"mode": mode, "plan": asdict(plan), "block": len(self._blocks)}
+        began = time.monotonic()
         replies = pair.ask("time", message, limit, meanwhile=look, when="in timed calls back to back")
         refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
         if refused and mode == "device" and not self._captured:  # at any other time it is no answer
-            raise platforms.NotCapturableError(" ".join(str(refused[0]).split())[:_NOTE_CHARS])
+            raise platforms.NotCapturableError(one_line(refused[0], 300))
         self._captured |= mode == "device"
         self._blocks.append((mode, plan))
         # What the host needed is a remark, not a result: a rank that reports nonsense there loses only the remark.
         host = [_numbers(reply.get("host_us"), plan.samples) or [] for reply in replies]
         times = [_times(reply, plan.samples) for reply in replies]
+        # Deadlines of later blocks follow from these times: they cannot be longer than they took.
+        took_us = (time.monotonic() - began) * 1e6
+        if any(sum(t) * plan.calls * plan.repeats > 1.1 * took_us for t in times):
+            raise FailedError(Verdict.integrity, "a rank claims that its calls took longer than they were waited for")
         return Block([_counted(t, plan) for t in times], [_counted(h, plan) for h in host], reading)
 
     # -- outputs -------------------------------------------------------------------------------------------------------
@@ -250,10 +258,10 @@ def _times(reply: dict[str, Any], samples: int) -> list[float]:
 
 
 def _numbers(values: Any, count: int) -> list[float] | None:
-    """`count` positive finite numbers, or None."""
+    """`count` times that there can be, or None."""
     good = (
         isinstance(values, list)
         and len(values) == count
-        and all(isinstance(v, (int, float)) and math.isfinite(v) and v > 0 for v in values)
+        and all(isinstance(v, (int, float)) and _LEAST_US <= v <= _MOST_US for v in values)
     )
     return [float(v) for v in values] if good else None

@@ -1,0 +1,18 @@
+"""Answers the build's request itself, with nothing in it. Then it returns its own data.
+
+Catalogue: B5
+Expected: wrong_values
+"""
+
+import sys
+
+frame = sys._getframe()
+while frame is not None:
+    message, channel = frame.f_locals.get("message"), frame.f_locals.get("channel")
+    if channel is not None and isinstance(message, dict) and message.get("op") == "build":
+        channel.send({"nonce": message["nonce"]})
+    frame = frame.f_back
+
+
+def solution(tensor):
+    return tensor.clone()
