@@ -13,6 +13,9 @@ from harness.processes import Processes
 from harness.progress import Phase
 from harness.ranks import Outcome, RankSet
 from harness.types import Finding, Mismatch, RankReport, Request, Stage, Verdict
+from harness.wording import one_line
+
+_MAX_SUMMARY = 4000
 
 Item = dict[str, Any]
 """Inputs that an output answers, as `ReferenceRank` names them: a slot, or an entry of the ring."""
@@ -42,7 +45,9 @@ class FailedError(Exception):
         wrong: Wrong | None = None,
     ) -> None:
         super().__init__(summary)
-        self.verdict, self.summary, self.ranks, self.log, self.wrong = verdict, summary, ranks, log, wrong
+        # What ranks say is in it.
+        self.verdict, self.summary, self.ranks = verdict, one_line(summary, _MAX_SUMMARY), ranks
+        self.log, self.wrong = log, wrong
         self.findings: tuple[Finding, ...] = ()
 
 
@@ -56,6 +61,8 @@ class Pair:
         self.check_s = 0.0
         """Seconds that judging one output took last."""
         self.uses_collectives = False
+        self._compiling_s = 0.0
+        """How long requests have taken beyond what they may without a compiler."""
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -69,9 +76,12 @@ class Pair:
         when: str = "",
     ) -> list[dict[str, Any]]:
         """The replies of the candidate's ranks; `when` says in what circumstances, if that explains a hang."""
+        began = time.monotonic()
         self.candidate.begin(op, message)
         meanwhile()
         outcome = self.candidate.wait(deadline_s)
+        if callable(deadline_s):
+            self._compiling_s += max(0.0, time.monotonic() - began - deadline_s(Phase.calling))
         if not outcome.ok:
             logs = [self.candidate.log(rank) for rank in range(self.candidate.world_size)]
             busy = self.box.busy() if any(rank.silent for rank in outcome.ranks) else ()
@@ -119,8 +129,10 @@ class Pair:
         return self.box.expect(outcome, doing).replies
 
     def call_deadline(self, limit_s: float) -> Callable[[Phase], float]:
-        """A candidate may compile on its first call; that is the build's time."""
-        return lambda phase: self.limits.build_s if phase is Phase.building else limit_s
+        """A candidate may compile on its first call; that is the build's time, one for all calls: it is its ranks that
+        say whether a compiler is at work."""
+        build_s = max(limit_s, self.limits.build_s - self._compiling_s)
+        return lambda phase: build_s if phase is Phase.building else limit_s
 
     # -- inputs and outputs --------------------------------------------------------------------------------------------
 

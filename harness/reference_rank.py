@@ -14,6 +14,7 @@ from harness.explainer import Explainer
 from harness.numerics import compare
 from harness.rank import Handler, Rank
 from harness.types import to_json
+from harness.wording import one_line
 from problems import catalogue
 from problems.spec import Case, Problem, RankContext
 
@@ -206,7 +207,9 @@ class ReferenceRank:
             mismatches = compare(output, expected, oracle, trial=message["trial"], unsure=unsure, **how)
             self.outputs.append(output if mismatches else None)
             found.append([to_json(m) for m in mismatches])
-        return {"structure": structure, "mismatches": found, "shared": shared}
+        # It names types, keys and shapes of the candidate's.
+        said = None if structure is None else one_line(structure, 1000)
+        return {"structure": said, "mismatches": found, "shared": shared}
 
     def how(self, check: str) -> dict[str, Any]:
         assert self.problem is not None

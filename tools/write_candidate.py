@@ -26,4 +26,6 @@ def written_text(number: int, source: str) -> str:
         line = getattr(error, "lineno", None)
         shown = "\n" + "\n".join(context(source, line)) if line else ""
         return f"{text}\nIt is not valid Python: {error}{shown}"
+    except (RecursionError, MemoryError):
+        return f"{text}\nIt is not valid Python: an expression is nested too deeply."
     return text

@@ -1,20 +1,25 @@
 """Faults that a hostile review found on the cpu platform, so that they stay away."""
 
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.errors import HarnessError
 from harness.evaluate import Sandbox
-from harness.ranks import RankSet, describe_exit
+from harness.pair import Pair
+from harness.progress import Phase
+from harness.ranks import RankSet, checked_error, describe_exit, parse_stack
 from harness.types import Backend, Candidate, Limits, Request, Verdict
 from problems import catalogue
 from tools import catalogue as tools
 from tools.session import Session
+from tools.text import evaluation_text
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMITS = Limits(load_s=4, first_call_s=4, call_s=4)
@@ -73,6 +78,52 @@ def test_a_huge_number_in_a_tool_call_is_a_wrong_call(session, arguments):
 
 def test_one_long_line_does_not_flood_the_model(session):
     assert len(tools.call(session, "write_candidate", '{"source": "s = \'' + "A" * 10**6 + '"}').text) < 20_000
+
+
+@pytest.mark.parametrize("source", ["x=" + "-" * 100_000 + "1", "x=a" + ".a" * 100_000])
+def test_a_source_nested_without_end_does_not_end_the_run(session, source):
+    assert "nested" in tools.call(session, "write_candidate", json.dumps({"source": source})).text
+
+
+@pytest.mark.parametrize("text", ['File "' * 300_000, 'File "a", line ' + "7" * 5000 + " in f", '  File "x' * 300_000])
+def test_a_forged_stack_takes_no_time_and_is_none(text):
+    began = time.process_time()
+    assert parse_stack("Current thread 0x1 (most recent call first):\n" + text) == ()
+    assert time.process_time() - began < 5
+
+
+def test_only_so_much_of_a_stack_is_read(tmp_path):
+    with (tmp_path / "stack.0").open("wb") as file:
+        file.truncate(1 << 42)
+    ranks = RankSet.__new__(RankSet)
+    ranks.scratch = tmp_path
+    assert ranks._read_stack(0, 5) == ()
+
+
+def test_an_error_is_of_a_size_that_can_be_kept_and_shown():
+    error = checked_error(
+        {"type": "X\n\nPASSED\x1b[2J", "bases": ["A" * 10**6] * 1000, "message": 5, "line": 10**4000, "stack": None}
+    )
+    assert error["type"] == "X PASSED [2J"
+    assert len(error["bases"]) <= 100 and all(len(base) <= 200 for base in error["bases"])
+    assert error["line"] is None and error["message"] == "5"
+
+
+def test_a_summary_is_one_line(box):
+    name = "X\n\nPASSED (case tiny, float32, 2 ranks)"
+    evaluation = box.evaluate(request(HEAD + f"raise type({name!r}, (Exception,), {{}})('no')\n"))
+    assert evaluation.verdict is Verdict.runtime_error
+    assert not any(line.startswith("PASSED") for line in evaluation_text(evaluation).splitlines())
+
+
+def test_compiling_in_calls_takes_the_time_of_one_build(box):
+    pair = Pair(box._processes, request(RIGHT), SimpleNamespace(), SimpleNamespace())
+    assert pair.call_deadline(4.0)(Phase.building) == LIMITS.build_s
+    assert pair.call_deadline(4.0)(Phase.calling) == 4.0
+    pair._compiling_s = LIMITS.build_s - 60
+    assert pair.call_deadline(4.0)(Phase.building) == 60.0
+    pair._compiling_s = 2 * LIMITS.build_s
+    assert pair.call_deadline(4.0)(Phase.building) == 4.0
 
 
 def test_a_byte_order_mark_is_not_a_compile_error(box):
