@@ -54,7 +54,10 @@ def kernels(folder: Path) -> dict[str, KernelCode]:
     template count as one kernel, of most instructions of each sort. Raises NoDisassemblerError."""
     tool = disassembler()
     found: dict[str, KernelCode] = {}
-    files = [p for suffix in ("*.so", "*.cubin") for p in sorted(folder.rglob(suffix)) if p.is_file()]
+    try:
+        files = [p for suffix in ("*.so", "*.cubin") for p in sorted(folder.rglob(suffix)) if p.is_file()]
+    except (OSError, RecursionError):  # folders in folders, until no path leads there: not a compiler's
+        return {}
     deadline = time.monotonic() + _DISASSEMBLE_S
     for path in files[:_MAX_FILES]:
         for code in _of_file(tool, path, deadline - time.monotonic()):

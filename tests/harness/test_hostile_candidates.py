@@ -10,11 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness import machine_code
 from harness.errors import HarnessError
 from harness.evaluate import Sandbox
 from harness.pair import Pair
 from harness.progress import Phase
 from harness.ranks import RankSet, checked_error, describe_exit, parse_stack
+from harness.removal import remove
 from harness.types import Backend, Candidate, Limits, Request, Verdict
 from problems import catalogue
 from tools import catalogue as tools
@@ -124,6 +126,19 @@ def test_compiling_in_calls_takes_the_time_of_one_build(box):
     assert pair.call_deadline(4.0)(Phase.building) == 60.0
     pair._compiling_s = 2 * LIMITS.build_s
     assert pair.call_deadline(4.0)(Phase.building) == 4.0
+
+
+@pytest.mark.parametrize("name, depth", [("n" * 250, 30), ("n", 1500)])
+def test_a_cache_to_which_no_path_leads_holds_no_machine_code(name, depth, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_code, "disassembler", lambda: "/bin/false")
+    inner = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=inner)
+        outer, inner = inner, os.open(name, os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+    assert machine_code.kernels(tmp_path) == {}
+    remove(tmp_path)  # pytest could not
 
 
 def test_a_byte_order_mark_is_not_a_compile_error(box):
