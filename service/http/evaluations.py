@@ -27,6 +27,7 @@ def evaluate(
     asked: EvaluationAsked, keeper: KeeperNow, who: Runner, once: OnceNow, response: Response
 ) -> EvaluationAnswer:
     """Evaluate a candidate; ask for the result by the id. No model, no record."""
+    keeper.allow("", asked.suite)
     job_id = keeper.evaluate(asked.resolved(keeper.place), asked.isolation, by=who.name, once=once)
     response.headers["Location"] = f"{router.prefix}/{job_id}"
     return evaluation_answer(keeper.evaluation(job_id))

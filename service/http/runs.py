@@ -68,6 +68,7 @@ class ForkAsked(Frozen):
 @router.post("", status_code=201)
 def start(asked: RunAsked, keeper: KeeperNow, who: Runner, once: OnceNow, response: Response) -> Begun:
     """Begin a run: a model writes kernels for a problem. It waits for its turn where many go on already."""
+    keeper.allow(asked.model, asked.suite)
     run_id = keeper.start(asked.resolved(keeper.place), by=who.name, once=once)
     response.headers["Location"] = f"{router.prefix}/{run_id}"
     return Begun(run_id=run_id)

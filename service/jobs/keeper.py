@@ -198,7 +198,7 @@ class Keeper:
         self, request: Request, isolation: IsolationLevel = "auto", *, by: str = "", once: Once | None = None
     ) -> str:
         """Evaluate a candidate without a model; returns the job's id."""
-        self._allowed("", request.suite)
+        self.allow("", request.suite)
         platforms.get(request.platform).check(request.world_size)
         job_id = f"e-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
         asked = EvaluationJob(request=request, isolation=isolation).model_dump_json()
@@ -244,7 +244,7 @@ class Keeper:
         """Raises what would be raised when the run begins, as far as it can be known now."""
         from service.run import check
 
-        self._allowed(config.model, config.suite)
+        self.allow(config.model, config.suite)
         _no_keys(config.model)
         check(config)
 
@@ -252,12 +252,13 @@ class Keeper:
         """Raises UsageError for a sweep that this server was not told to allow."""
         if asked.sandbox:
             raise UsageError("sandbox: candidates are evaluated where this server was told to (`serve --sandbox`)")
-        self._allowed("", asked.suite)
+        self.allow("", asked.suite)
         for name in model_names(asked.models or ()):
-            self._allowed(name, "")
+            self.allow(name, "")
             _no_keys(name)
 
-    def _allowed(self, model: str, suite: str) -> None:
+    def allow(self, model: str, suite: str) -> None:
+        """Raises UsageError for what this server was not told to allow. To be asked before `suite` is looked at."""
         if not self.files and (suite or model.startswith(_FILES)):
             what = "problems of a suite" if suite else f"model {model.partition(':')[0]}:"
             raise UsageError(f"{what}: read from files of this machine, which this server was not told to allow")

@@ -71,4 +71,5 @@ class Starting:
             first = error.errors()[0]
             missing = first["type"] == "missing"
             raise UsageError(f"{first['loc'][0]}: {'say which' if missing else first['msg']}") from None
+        keeper.allow(asked.model, asked.suite)
         return keeper.start(asked.resolved(keeper.place), by=self._visitor.name)

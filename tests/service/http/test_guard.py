@@ -37,6 +37,16 @@ def test_a_body_is_json_and_of_bounded_size(client):
     assert http.get("/api/v1/runs?text=a%00b").status_code == 400
 
 
+def test_nobody_learns_what_files_there_are(client, tmp_path):
+    """Files of this machine need `--allow-files`, which is looked at before they are."""
+    http = client(files=False)
+    (tmp_path / "there.py").write_text("not Python")
+    for route, rest in (("runs", {"model": "openai/x"}), ("evaluations", {"source": "x"})):
+        suites = [str(tmp_path / name) for name in ("there.py", "nowhere.py", "")]
+        said = {http.post(f"/api/v1/{route}", json={"problem": 1, "suite": s, **rest}).text for s in suites}
+        assert len(said) == 1 and "not told to allow" in said.pop()
+
+
 def test_tokens_and_their_scopes(client):
     http = client(Rules(needs_token=True), given="an-operators-own-word")
     assert http.get("/healthz").status_code == 200 and http.get("/readyz").status_code == 200
