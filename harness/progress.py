@@ -37,19 +37,29 @@ class Words:
 
 
 class ProgressBoard:
-    """A file of one slot per rank. Created by the supervisor, written by the ranks."""
+    """A file of one slot per rank. Created and read by the supervisor; mapped and written by the ranks, which keep a
+    descriptor with the map: whoever else mapped it would end with SIGBUS once one of them has made it shorter."""
 
     def __init__(self, path: Path, world_size: int, *, create: bool = False) -> None:
         fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
-        try:
-            if create:
-                os.ftruncate(fd, world_size * _SLOT)
-            self._map = mmap.mmap(fd, world_size * _SLOT)
-        finally:
-            os.close(fd)
+        self._fd: int | None = fd
+        self._map: mmap.mmap | None = None
+        self._size = world_size * _SLOT
+        if create:
+            os.ftruncate(fd, self._size)
+
+    def words(self) -> mmap.mmap:
+        """The words of all ranks, to be written."""
+        if self._map is None:
+            assert self._fd is not None, "closed"
+            self._map = mmap.mmap(self._fd, self._size)
+        return self._map
 
     def read(self, rank: int) -> Words:
-        phase, calls, completed, at_ns, line = _WORDS.unpack_from(self._map, rank * _SLOT)
+        """A look from outside; all zeros for words that somebody has cut off."""
+        assert self._fd is not None, "closed"
+        words = os.pread(self._fd, _WORDS.size, rank * _SLOT)
+        phase, calls, completed, at_ns, line = _WORDS.unpack(words.ljust(_WORDS.size, b"\0"))
         try:
             known = Phase(phase)
         except ValueError:  # the candidate can write here too; nothing but the hang report reads it
@@ -57,14 +67,18 @@ class ProgressBoard:
         return Words(known, calls, completed, at_ns, line)
 
     def close(self) -> None:
-        self._map.close()
+        if self._map is not None:
+            self._map.close()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._map = self._fd = None
 
 
 class Progress:
     """A rank's own slot."""
 
     def __init__(self, board: ProgressBoard, rank: int) -> None:
-        self._board, self._offset = board, rank * _SLOT
+        self._words, self._offset = board.words(), rank * _SLOT
         self.phase, self.calls, self.completed, self.line = Phase.idle, 0, 0, 0
 
     def enter(self, phase: Phase) -> Phase:
@@ -83,7 +97,7 @@ class Progress:
     def touch(self) -> None:
         """Show that the rank is alive without a change of phase."""
         words = (self.phase, self.calls, self.completed, time.monotonic_ns(), self.line)
-        _WORDS.pack_into(self._board._map, self._offset, *words)
+        _WORDS.pack_into(self._words, self._offset, *words)
 
     def launch(self, line: int) -> None:
         """A line of the candidate calls a function of a kit library."""

@@ -62,6 +62,15 @@ def test_every_change_and_every_touch_moves_the_clock(board):
     assert board.read(0).phase is Phase.idle
 
 
+def test_a_file_that_a_rank_has_cut_off_is_read_as_idle(board, tmp_path):
+    """A map of it would end this process."""
+    Progress(board, 1).enter(Phase.calling)
+    for size in (64 + 16, 0):
+        os.truncate(tmp_path / "progress", size)
+        assert board.read(1).completed == 0
+    assert board.read(1) == Words(Phase.idle, 0, 0, 0)
+
+
 def test_another_process_sees_and_writes_the_same_words(board, tmp_path):
     script = (
         "import sys; from pathlib import Path; from harness.progress import *\n"
