@@ -61,8 +61,8 @@ class Pair:
         self.check_s = 0.0
         """Seconds that judging one output took last."""
         self.uses_collectives = False
-        self._compiling_s = 0.0
-        """How long requests have taken beyond what they may without a compiler."""
+        self._asked_s = self._compiling_s = 0.0
+        """How long the candidate's ranks have taken for all requests; and beyond what those may without a compiler."""
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -80,8 +80,10 @@ class Pair:
         self.candidate.begin(op, message)
         meanwhile()
         outcome = self.candidate.wait(deadline_s)
+        took_s = time.monotonic() - began
+        self._asked_s += took_s
         if callable(deadline_s):
-            self._compiling_s += max(0.0, time.monotonic() - began - deadline_s(Phase.calling))
+            self._compiling_s += max(0.0, took_s - deadline_s(Phase.calling))
         if not outcome.ok:
             logs = [self.candidate.log(rank) for rank in range(self.candidate.world_size)]
             busy = self.box.busy() if any(rank.silent for rank in outcome.ranks) else ()
@@ -96,6 +98,12 @@ class Pair:
                 failed.findings = waiting.explain(outcome.ranks, self.request.candidate.source)
             raise failed
         self._look(outcome.replies)
+        most_s = self.limits.evaluation_s * self.request.soak
+        if self._asked_s - self._compiling_s > most_s:
+            raise FailedError(
+                Verdict.timeout,
+                f"its ranks took more than {most_s:g} s in all for what they were asked, if never too long at once",
+            )
         return outcome.replies
 
     def _look(self, replies: list[dict[str, Any]]) -> None:

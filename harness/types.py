@@ -105,6 +105,9 @@ class Limits(Frozen):
     rendezvous included, compilation not counted."""
     call_s: float = 10.0
     """Any later call, and any block of timed calls beyond ten times its expected length."""
+    evaluation_s: float = 300.0
+    """All that a candidate's ranks are asked in an evaluation, compilation not counted; with `soak` so many times as
+    much."""
     start_s: float = 120.0
     """Bringing up processes, contexts and process groups; passing it is a HarnessError."""
 
