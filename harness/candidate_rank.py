@@ -105,8 +105,8 @@ class CandidateRank:
             arguments = self._slots[message["slot"]]
             private = ring.clone(arguments)
         else:
-            state.ring.draw(message["seed"], message["samples"])
-            state.ring.change(message["sample"])
+            state.ring.draw(message["seed"], few=message["few"])
+            state.ring.change(message["sample"], [0])
             arguments = state.ring[0]
         kit._bound().tracing = True
         before = self._collectives()
@@ -148,10 +148,10 @@ class CandidateRank:
         """Calls back to back without waiting for the device, each with other inputs; the outputs of those in `keep` are
         copied on the caller's stream as each returns, and handed over. `skew`: [call, kind, ms] for this rank."""
         state, progress, platform = self._state, self._state.progress, self._state.platform
-        state.ring.draw(message["seed"], 1)
-        state.ring.change(0)
-        platform.synchronize()
         first, keep, kept = message["first"], set(message["keep"]), []
+        state.ring.draw(message["seed"])
+        state.ring.change(0, range(first, first + message["calls"]))
+        platform.synchronize()
         skew = {call: (kind, ms) for call, kind, ms in message["skew"]}
         kit._bound().tracing = True
         progress.enter(Phase.calling)

@@ -53,7 +53,7 @@ class ReferenceRank:
         self.slots: dict[int, Slot] = {}
         self._last: Any = None
         self._communicators = 1
-        self._drawn: tuple[int, int] | None = None
+        self._drawn: tuple[int, bool] | None = None
         """Seed and samples that the ring has been drawn from last."""
         self._shelf = ring.Shelf()
         self.outputs: list[Any] = []
@@ -112,8 +112,8 @@ class ReferenceRank:
     def right(self, item: dict[str, Any]) -> Known:
         """What is right for an item. Collective, like the reference itself: every rank asks at the same time.
 
-        An item is a slot (`slot`; with `former`, what it held before), or an entry of the ring (`seed`, `samples`,
-        `sample`, `entry`; samples of a seed in ascending order)."""
+        An item is a slot (`slot`; with `former`, what it held before), or an entry of the ring (`seed`, `sample`,
+        `entry`; with `few`, where few elements have changed)."""
         if "slot" in item:
             slot = self.slots[item["slot"]]
             if item.get("former"):
@@ -122,11 +122,11 @@ class ReferenceRank:
             if slot.known is None:
                 slot.known = self.evaluate(slot.arguments)
             return slot.known
-        inputs, drawn = self.state.ring, (item["seed"], item["samples"])
-        if self._drawn != drawn or inputs.sample > item["sample"]:
-            inputs.draw(*drawn)
+        inputs, drawn = self.state.ring, (item["seed"], item.get("few", False))
+        if self._drawn != drawn:
+            inputs.draw(drawn[0], few=drawn[1])
             self._drawn = drawn
-        inputs.change(item["sample"])
+        inputs.change(item["sample"], [item["entry"]])
         return self.evaluate(inputs[item["entry"]])
 
     def evaluate(self, arguments: tuple[Any, ...]) -> Known:

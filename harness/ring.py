@@ -1,14 +1,15 @@
-"""Inputs of repeated calls: sets that calls go round, whose contents change a little, in place, before each sample.
+"""Inputs of repeated calls: sets that calls go round, whose contents change, in place, before each sample.
 
 Both sides hold the same ring and change it by the same draw, so that the reference knows what is right for each call.
 A change leaves address, shape and version counter of every tensor as they were: a result that was kept by any of them,
-or by a fingerprint of a few elements, is then wrong.
+or by a fingerprint, is then wrong. It is of all elements before a sample, or who finds the few that have changed could
+work on those alone; of few where a fingerprint is to be found out.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from harness.platforms import LEAST_KEPT
 
 CHANGED = 16
-"""Elements of each floating-point tensor that differ from one sample to the next."""
+"""Elements of a tensor that differ from what was given where few do."""
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Bound before any candidate can replace them.
 _equal, _index_copy, _clone, _copy = torch.equal, torch.Tensor.index_copy_, torch.Tensor.clone, torch.Tensor.copy_
@@ -73,16 +74,20 @@ class Ring:
         self._written = [[owner in use.written for owner in slot] for slot in owners]
         """Of a slot's tensors, whether calls may write into them."""
         self._changing = [
-            (kept, [entry[k] for entry in self._flat[i :: self._slots]], self._written[i][k])
+            [
+                len(kept) > 1 and (_real(tensor) if use.changing is None else owner in use.changing)
+                for tensor, kept, owner in zip(tensors(slot), self._kept[i], owners[i], strict=True)
+            ]
             for i, slot in enumerate(slots)
-            for k, (tensor, kept) in enumerate(zip(tensors(slot), self._kept[i], strict=True))
-            if (_real(tensor) if use.changing is None else owners[i][k] in use.changing)
         ]
-        """What a slot's tensor was given as, that tensor in the slot and its clones, whether calls write into it."""
-        self._steps: list[list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, bool]]] = []
-        """For each sample (tensor, what it was given as, positions, values, whether calls write into it)."""
-        self.sample = -1
-        """Whose contents these are; -1 for what was given."""
+        """Of a slot's tensors, whether `change` is for them."""
+        self._marks = [
+            [_mark(kept) if its else 0 for kept, its in zip(keeps, changing, strict=True)]
+            for keeps, changing in zip(self._kept, self._changing, strict=True)
+        ]
+        self._held = [-1] * len(self._entries)
+        """The sample whose contents each entry has; -1 for what was given."""
+        self._seed, self._few = 0, False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -90,75 +95,74 @@ class Ring:
     def __getitem__(self, i: int) -> tuple[Any, ...]:
         return self._use.handed(self._entries[i % len(self._entries)])
 
-    def draw(self, seed: int, samples: int) -> None:
-        """Restore all contents and prepare `samples` changes of them from `seed`, the same on every rank and side."""
+    def draw(self, seed: int, *, few: bool = False) -> None:
+        """Restore all contents; from now on `change` follows from `seed`, the same on every rank and side. `few`: only
+        so many elements of a tensor change as no fingerprint of some of them shows, as always where a problem has said
+        which arguments may change: what their elements mean together stays so."""
         self.restore()
-        self._steps = [[] for _ in range(samples)]
-        if not self._changing:
-            return
-        generator = torch.Generator().manual_seed(_hashed(seed))
-        copies, device = len(self._entries) // self._slots, self._changing[0][0].device
-        drawn = torch.randint(1 << 62, (len(self._changing), 2, samples, copies, CHANGED), generator=generator)
-        turn = (torch.arange(samples, device=device) % 2)[:, None, None]
-        for (kept, flats, written), (at, source) in zip(self._changing, drawn.to(device), strict=True):
-            if len(kept) < 2:
-                continue
-            # One position in each of `count` stretches, even and odd ones in alternation: what a change writes and what
-            # it restores of the former never overlap.
-            count = min(CHANGED, len(kept) // 2)
-            width = len(kept) // count
-            set_at = torch.arange(count, device=device) * width + 2 * (at[..., :count] % (width // 2)) + turn
-            new = kept[source[..., :count] % len(kept)]
-            restored_at = set_at.roll(1, 0)
-            restored_at[0] = set_at[0]
-            old = kept[restored_at]
-            old[0] = new[0]
-            positions, values = torch.cat([restored_at, set_at], 2), torch.cat([old, new], 2)
-            for step, places, contents in zip(self._steps, positions.unbind(), values.unbind(), strict=True):
-                for flat, place, content in zip(flats, places.unbind(), contents.unbind(), strict=True):
-                    step.append((flat, kept, place, content, written))
+        self._seed, self._few = seed, few or self._use.changing is not None
 
-    def change(self, sample: int) -> None:
-        """Make the contents those of a sample; samples come in ascending order."""
-        if sample >= 0 and self._use.written:
-            self._undo_writes()
-            if self.sample >= 0:
-                self._apply(written=True)
-        while self.sample < sample:
-            self.sample += 1
-            self._apply()
-
-    def _apply(self, *, written: bool = False) -> None:
-        """What the present sample has other than what was given; `written`: only where calls write."""
-        for flat, _, places, contents, its in self._steps[self.sample]:
-            if its or not written:
-                _index_copy(flat, 0, places, contents)
+    def change(self, sample: int, entries: Iterable[int] | None = None) -> None:
+        """Make the contents of these entries, or of all, those of a sample; -1 for what was given."""
+        for i in range(len(self)) if entries is None else sorted({i % len(self) for i in entries}):
+            if self._held[i] != sample or self._use.written:
+                self._hold(i, sample)
 
     def restore(self) -> None:
         """Undo the changes, and what calls were allowed to write; what else has been written stays."""
-        if self.sample >= 0:
-            for flat, kept, places, _, _ in self._steps[self.sample]:
-                _index_copy(flat, 0, places, kept[places])
-        self._undo_writes()
-        self.sample = -1
-
-    def _undo_writes(self) -> None:
-        for flat, kept, written in self._all() if self._use.written else ():
-            if written:
-                _copy(flat, kept)
-
-    def _all(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
-        """(tensor, what it was given as, whether calls may write into it) of all entries."""
-        for i, entry in enumerate(self._flat):
-            slot = i % self._slots
-            yield from zip(entry, self._kept[slot], self._written[slot], strict=True)
+        for i, held in enumerate(self._held):
+            if held >= 0 or self._use.written:
+                self._hold(i, -1)
 
     def intact(self) -> bool:
         """Whether nothing but `change`, and calls where they may, has written into any input. Restores."""
-        changed = self._steps[self.sample] if self.sample >= 0 else []
-        as_changed = all(_equal(flat[places], new) for flat, _, places, new, written in changed if not written)
+        found = all(self._as_held(i) for i in range(len(self)))
         self.restore()
-        return as_changed and all(_equal(flat, kept) for flat, kept, written in self._all() if not written)
+        return found
+
+    def _hold(self, i: int, sample: int) -> None:
+        """Write what entry `i` has in a sample."""
+        slot = i % self._slots
+        for k, (flat, written) in enumerate(zip(self._flat[i], self._written[slot], strict=True)):
+            if self._changing[slot][k]:
+                self._fill(flat, i, k, sample)
+            elif written:
+                _copy(flat, self._kept[slot][k])
+        self._held[i] = sample
+
+    def _as_held(self, i: int) -> bool:
+        slot, held = i % self._slots, self._held[i]
+        for k, (flat, written) in enumerate(zip(self._flat[i], self._written[slot], strict=True)):
+            right = self._kept[slot][k]
+            if not written and self._changing[slot][k] and held >= 0:
+                right = torch.empty_like(right)
+                self._fill(right, i, k, held)
+            if not written and not _equal(flat, right):
+                return False
+        return True
+
+    def _fill(self, target: torch.Tensor, i: int, k: int, sample: int) -> None:
+        """Write what tensor `k` of entry `i` has in a sample: the elements that were given, turned round by some
+        places, or few of them replaced by others. How far they are turned depends on what they are: ranks with equal
+        ones turn them alike, others differ, or the sum of theirs would be the former one, turned round."""
+        kept = self._kept[i % self._slots][k]
+        drawn = f"{self._seed} {sample} {i // self._slots} {k}"
+        if sample < 0:
+            _copy(target, kept)
+        elif self._few:
+            _copy(target, kept)
+            count = min(CHANGED, len(kept) // 2)
+            generator = torch.Generator().manual_seed(_hashed(drawn))
+            at, source = torch.randint(1 << 62, (2, count), generator=generator).to(kept.device)
+            width = len(kept) // count
+            _index_copy(
+                target, 0, torch.arange(count, device=kept.device) * width + at % width, kept[source % len(kept)]
+            )
+        else:
+            # Odd, so that no matrix of an even number of columns has its rows again.
+            places = _hashed(f"{drawn} {self._marks[i % self._slots][k]}") % (len(kept) // 2) * 2 + 1
+            _copy(target[: len(kept) - places], kept[places:])
+            _copy(target[len(kept) - places :], kept[:places])
 
 
 class Shelf:
@@ -290,5 +294,11 @@ def _real(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _hashed(seed: int) -> int:
-    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=7).digest(), "little")
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
+
+
+def _mark(kept: torch.Tensor) -> int:
+    """Of some of the elements: other tensors have another."""
+    some = kept[:: max(1, len(kept) // 4096)].to(torch.int64).cpu()
+    return int((some * torch.arange(1, 2 * len(some), 2)).sum())

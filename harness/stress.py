@@ -57,10 +57,10 @@ def in_place(pair: Pair, slot: int, trial: int) -> None:
 
 def sparse(pair: Pair) -> None:
     """A few elements changed where they are, twice: a fingerprint of some elements stays, one of all hardly moves."""
-    item = {"seed": secrets.randbits(60), "samples": 2, "entry": 0}
+    item = {"seed": secrets.randbits(60), "few": True, "entry": 0}
     deadline = pair.call_deadline(pair.limits.call_s)
     pair.ask("call", item | {"sample": -1}, deadline)  # as they were given: nothing to judge yet
-    for sample in range(item["samples"]):
+    for sample in range(2):
         replies = pair.ask("call", item | {"sample": sample}, deadline)
         pair.judge(
             replies, [item | {"sample": sample}], one=True, trial=pair.request.trials, verdict=Verdict.wrong_values,
@@ -92,7 +92,7 @@ def _burst(
     seconds = time.monotonic() - began
 
     def item(call: int) -> Item:
-        return {"seed": seed, "samples": 1, "sample": 0, "entry": first + call}
+        return {"seed": seed, "sample": 0, "entry": first + call}
 
     def others(kept: int) -> list[Other]:
         """A rank that is late may see what the next call has written already."""

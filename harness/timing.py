@@ -161,9 +161,13 @@ class Timed:
             found: list[Other] = [
                 ("these inputs before their contents were changed", item | {"sample": -1}, Verdict.integrity)
             ]
+            mode, plan = self._blocks[block]
+            # Before each sample only the entries that it goes round are changed.
+            before = item["sample"] - 1 if mode == "device" else (call - self._ring) // plan.calls
+            if 0 <= before < item["sample"]:
+                former = item | {"sample": before}
+                found.append(("these inputs as they were some calls before", former, Verdict.integrity))
             if item["sample"] > 0:
-                before = item | {"sample": item["sample"] - 1}
-                found.append(("these inputs as they were some calls before", before, Verdict.integrity))
                 found.append(("the call before", self._item(block, call - 1), None))
             return found
 
@@ -178,11 +182,11 @@ class Timed:
         """What a timed call was given. A CUDA graph makes the same calls in every sample."""
         mode, plan = self._blocks[block]
         entry = call % plan.calls if mode == "device" else call % self._ring
-        return {"seed": plan.seed, "samples": plan.samples, "sample": call // plan.calls, "entry": entry}
+        return {"seed": plan.seed, "sample": call // plan.calls, "entry": entry}
 
     def given(self, call: int) -> Item:
         """What call number `call` gets if the contents of the ring are not changed."""
-        return {"seed": 0, "samples": 1, "sample": -1, "entry": call % self._ring}
+        return {"seed": 0, "sample": -1, "entry": call % self._ring}
 
     # -- claims --------------------------------------------------------------------------------------------------------
 
