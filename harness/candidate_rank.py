@@ -12,6 +12,7 @@ import torch
 
 from harness import collectives, extension, guard, kit, profiling, ring
 from harness.errors import HarnessError
+from harness.lookout import Lookout
 from harness.progress import Phase
 from harness.rank import Handler, Rank
 from harness.ring import Shelf
@@ -47,6 +48,7 @@ class CandidateRank:
         self._audits: dict[tuple[int, int], Any] = {}
         self._shelf = Shelf()
         self._output_bytes = 0
+        self._lookout = Lookout()
         self.handlers: dict[str, Handler] = {
             "connect": state.connect,
             "attach": state.attach,
@@ -77,10 +79,15 @@ class CandidateRank:
         )
         extension.install()
         self._tripwire = guard.Tripwire()
+        self._lookout.begin()
         state.progress.enter(Phase.loading)
         self._solution = import_candidate(path).solution
         state.progress.enter(Phase.idle)
-        return {"tripped": self._tripwire.tripped()}
+        return self._watched()
+
+    def _watched(self) -> dict[str, Any]:
+        """What the candidate has replaced, and what it has looked at."""
+        return {"tripped": self._tripwire.tripped(), "looked": self._lookout.seen()}
 
     def _inputs(self, message: dict[str, Any]) -> dict[str, Any]:
         """Copy inputs that the reference rank has written into slot `slot`: into new buffers, or (`in_place`) into the
@@ -122,7 +129,7 @@ class CandidateRank:
             "odd": odd,
             "shared": odd is None and guard.shared_with(output, arguments),
             "collectives": self._collectives() != before,
-            "tripped": self._tripwire.tripped(),
+            **self._watched(),
         }
         if private is None:
             reply["changed"] = not state.ring.intact()
@@ -175,7 +182,7 @@ class CandidateRank:
         reply: dict[str, Any] = {
             "tree": state.exchange["outputs"].write(kept),
             "odd": guard.not_plain(output),
-            "tripped": self._tripwire.tripped(),
+            **self._watched(),
         }
         del kept
         reply |= guard.footprint(platform.name == "cuda")
@@ -206,7 +213,7 @@ class CandidateRank:
         with torch.set_grad_enabled(self._state.use.gradients):
             reply = self._state.time(self._run_slot, message, take)
         progress.complete()
-        return {**reply, "tripped": self._tripwire.tripped()}
+        return {**reply, **self._watched()}
 
     def _hand_over(self, message: dict[str, Any]) -> dict[str, Any]:
         """The outputs `take`, each [block, call], or, without, which there are and of how many bytes."""

@@ -114,6 +114,12 @@ class Pair:
                 raise FailedError(
                     Verdict.integrity, f"rank {rank} has replaced what timing and judging rely on: {names}"
                 )
+            if looked := reply.get("looked"):
+                steps = ", ".join(str(step) for step in looked)[:300] if isinstance(looked, list) else "something"
+                raise FailedError(
+                    Verdict.integrity,
+                    f"rank {rank} looked into the process that calls it, which is to be left alone: {steps}",
+                )
             if odd := reply.get("odd"):
                 raise FailedError(Verdict.integrity, f"rank {rank}: {str(odd)[:300]}")
             if reply.get("changed"):

@@ -71,18 +71,19 @@ def test_wrong_only_when_timed(box):
 
 def test_clocks_that_run_slow_are_seen_from_outside(box):
     """A candidate that slows the clock of its own process down, below anything that a tripwire sees: by a library that
-    stands before libc would be one way; here it answers for the harness."""
+    stands before libc would be one way; here it answers for the harness, whose frames a handler of signals is given."""
     forged = """
-import sys, torch.distributed as dist
-def solution(tensor):
-    frame = sys._getframe()
+import signal, torch.distributed as dist
+def forge(number, frame):
     while frame is not None:
         if frame.f_code.co_name == "time_eager":
             times = frame.f_locals.get("times")
             if times:
                 times[:] = [t / 10 if t > 50 else t for t in times]
         frame = frame.f_back
-    out = tensor.clone()
+signal.signal(signal.SIGUSR2, forge)
+def solution(tensor):
+    signal.raise_signal(signal.SIGUSR2)
     for _ in range(10):
         dist.all_reduce(out := tensor.clone())
     return out

@@ -1,20 +1,19 @@
-"""Replaces nothing: it reads the request, nonce included, out of its callers' variables and answers it itself, with
-times that it made up, before the harness does.
+"""Replaces nothing: it reads the request, nonce included, out of its callers' variables, which a handler of signals is
+given, and answers it itself, with times that it made up, before the harness does.
 
 Catalogue: B5
 Expected: integrity
 Stage: timing
 """
 
-import sys
+import signal
 
 import torch.distributed as dist
 
 ANSWERED = set()
 
 
-def answer():
-    frame = sys._getframe(2)
+def answer(number, frame):
     while frame is not None:
         message, channel = frame.f_locals.get("message"), frame.f_locals.get("channel")
         if channel is not None and isinstance(message, dict) and message.get("op") == "time":
@@ -25,8 +24,11 @@ def answer():
         frame = frame.f_back
 
 
+signal.signal(signal.SIGUSR2, answer)
+
+
 def solution(tensor):
     out = tensor.clone()
     dist.all_reduce(out)
-    answer()
+    signal.raise_signal(signal.SIGUSR2)
     return out

@@ -36,7 +36,7 @@ def takes_over(answer):
         message = channel.receive()
         reply = answer(message, loop["handlers"][message["op"]](message), channel, rank)
         if reply is not None:
-            channel.send({**reply, "nonce": message["nonce"]})
+            channel.send({**reply, "looked": [], "nonce": message["nonce"]})
 
 
 HELD = []
