@@ -205,7 +205,8 @@ class CandidateRank:
         block = message["block"]
 
         def take(call: int, output: Any) -> None:
-            if (copy := self._shelf.copy(output)) is not None:
+            # A call that is repeated answers the same: once will do.
+            if (block, call) not in self._audits and (copy := self._shelf.copy(output)) is not None:
                 self._audits[block, call] = copy
 
         kit._bound().tracing = False

@@ -25,6 +25,7 @@ _MODULES = (
     "candidate_rank",
     "exchange",
     "guard",
+    "platforms",
     "platforms.cpu",
     "platforms.cuda",
     "progress",

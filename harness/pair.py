@@ -169,14 +169,18 @@ class Pair:
         others: Sequence[Other] | Callable[[int], Sequence[Other]] = (),
         note: str = "",
         one: bool = False,
+        which: Sequence[Sequence[int]] | None = None,
     ) -> list[dict[str, Any]]:
-        """Compare every rank's outputs, a list of one for each of `items` (`one`: a single one), in full. Raises
-        FailedError with `verdict` if any is wrong; what is wrong is then compared with what would be right for
-        `others` (or `others(number of the output)`): if they are that as a whole, its verdict counts."""
+        """Compare every rank's outputs, a list of one for each of `items` (`one`: a single one; `which`: for each rank,
+        the numbers of those for which it has one), in full. Raises FailedError with `verdict` if any is wrong; what is
+        wrong is then compared with what would be right for `others` (or `others(number of the output)`): if they are
+        that as a whole, its verdict counts."""
         began = time.monotonic()
         trees = [{"kind": "list", "items": [reply.get("tree")]} if one else reply.get("tree") for reply in replies]
         common = {"items": list(items), "trial": trial, "check": self.request.check}
-        judged = self.ask_reference("check", [{**common, "tree": tree} for tree in trees], "checking outputs")
+        numbers = [None] * len(trees) if which is None else which
+        messages = [{**common, "tree": tree, "which": own} for tree, own in zip(trees, numbers, strict=True)]
+        judged = self.ask_reference("check", messages, "checking outputs")
         self.check_s = (time.monotonic() - began) / max(1, len(items))
         structure = [reply["structure"] for reply in judged]
         found = [[[Mismatch.model_validate(m) for m in item] for item in reply["mismatches"]] for reply in judged]

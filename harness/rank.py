@@ -31,7 +31,7 @@ from harness import platforms
 from harness.errors import HarnessError
 from harness.exchange import Exchange
 from harness.groups import Groups
-from harness.platforms import Hooks, Plan, Platform, cuda
+from harness.platforms import Hooks, Plan, Platform, Times, cuda
 from harness.progress import Progress, ProgressBoard
 from harness.ring import Ring, Use
 from harness.wire import Channel, ChannelClosedError
@@ -129,10 +129,10 @@ class Rank:
         self, call: Callable[[int], Any], message: dict[str, Any], take: Callable[[int, Any], None]
     ) -> dict[str, Any]:
         """One block of timed calls; `call(i)` makes the i-th, `take` gets the copies of audited outputs. Reply:
-        `times_us` and `host_us`, or `not_capturable`."""
+        `times_us`, `host_us` and `audited`, or `not_capturable`."""
         plan = Plan(**message["plan"])
         if message["mode"] == "steady":  # PKB's method, as it is
-            return {"times_us": self.platform.time_steady(call, plan.samples, self.progress.touch), "host_us": []}
+            return asdict(Times(self.platform.time_steady(call, plan.samples, self.progress.touch), []))
 
         def before(sample: int) -> None:
             self.progress.touch()

@@ -181,10 +181,11 @@ class ReferenceRank:
         }
 
     def _check(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Judge the candidate's outputs, a list of one for each of `items`. Reply: `structure` (an error or None),
-        `mismatches` of each item, and whether the reference's own output lies in an input's memory (`shared`)."""
+        """Judge the candidate's outputs, a list of one for each of `items`, or of those whose numbers are in `which`.
+        Reply: `structure` (an error or None), `mismatches` of each item, and whether the reference's own output lies in
+        an input's memory (`shared`)."""
         assert self.state.device is not None
-        tree, items, self.outputs = message["tree"], message["items"], []
+        tree, items, which, self.outputs = message["tree"], message["items"], message["which"], []
         found: list[list[Any]] = []
         structure, shared = None, False
         for number, item in enumerate(items):
@@ -194,8 +195,12 @@ class ReferenceRank:
             shared |= known.shared
             if structure is not None:
                 continue
+            if which is not None and number not in which:
+                self.outputs.append(None)
+                found.append([])
+                continue
             try:
-                part = tree["items"][number]
+                part = tree["items"][number if which is None else which.index(number)]
                 if (structure := structure_error(expected, part)) is not None:
                     continue
                 output = self.state.exchange["outputs"].read(part, self.state.device)

@@ -38,11 +38,12 @@ _random = random.SystemRandom()
 class Timed:
     """The two sides of a measurement as `measure` wants them."""
 
-    def __init__(self, pair: Pair, ring: int, communicators: int) -> None:
-        self._pair, self._ring = pair, ring
+    def __init__(self, pair: Pair, ring: int, communicators: int, writes: bool = False) -> None:
+        """`writes`: whether calls may write into their arguments."""
+        self._pair, self._ring, self._writes = pair, ring, writes
         self._next_communicator = itertools.cycle(range(communicators))
-        self._blocks: list[tuple[str, Plan]] = []
-        """Mode and plan of each of the candidate's blocks since the last judgement."""
+        self._blocks: list[tuple[str, Plan, list[set[int]]]] = []
+        """Mode and plan of each of the candidate's blocks since the last judgement, and each rank's audited samples."""
         self._captured = False
         """Whether the candidate's calls are in a CUDA graph, which all its device blocks use."""
         self.audited = {"eager": 0, "device": 0}
@@ -56,7 +57,7 @@ class Timed:
 
     def reference(self, mode: str) -> measure.TimeBlock:
         # Outputs are audited there too, so that both sides are timed alike.
-        return lambda plan: self._time_reference(mode, _audits(plan, mode))
+        return lambda plan: self._time_reference(mode, self._audits(plan, mode))
 
     def _time_reference(self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True) -> Block:
         """`least_s` is for candidates: nobody waits for the reference in vain. `clocks`: whether to read them, which
@@ -73,18 +74,22 @@ class Timed:
             self._reference_s += time.monotonic() - began
             self._idle_cpu_s += idle.cpu_s() - used
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
-        return Block([_counted(t, plan) for t in times], [_counted(h, plan) for h in host], reading)
+        audited = [set(reply["audited"]) for reply in replies]
+        return Block(_counted(times, plan, audited), _counted(host, plan, audited), reading)
 
     def candidate(self, mode: str) -> measure.TimeBlock:
         def time_block(plan: Plan) -> Block:
             if mode != "steady":  # nobody in there shall know how many calls make a block
                 plan = replace(plan, samples=max(2, plan.samples - _random.randrange(1 + plan.samples // 8)))
-            return self._time(mode, _audits(plan, mode))
+            return self._time(mode, self._audits(plan, mode))
 
         return time_block
 
-    def _time(self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True) -> Block:
-        """One block of the candidate's, which may take `least_s` at least. Raises NotCapturableError."""
+    def _time(
+        self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True, all_count: bool = False
+    ) -> Block:
+        """One block of the candidate's, which may take `least_s` at least. `all_count`: samples with audits as well.
+        Raises NotCapturableError."""
         pair, reading = self._pair, measure.Reading()
         # No call may be silent for longer than `call_s`, however long those before were.
         call_us = min(10 * plan.expected_us, max(plan.expected_us, 1e6 * pair.limits.call_s))
@@ -103,15 +108,31 @@ class Timed:
         if refused and mode == "device" and not self._captured:  # at any other time it is no answer
             raise platforms.NotCapturableError(one_line(refused[0], 300))
         self._captured |= mode == "device"
-        self._blocks.append((mode, plan))
         # What the host needed is a remark, not a result: a rank that reports nonsense there loses only the remark.
         host = [_numbers(reply.get("host_us"), plan.samples) or [] for reply in replies]
         times = [_times(reply, plan.samples) for reply in replies]
+        audited = [_samples(reply, plan) for reply in replies]
+        self._blocks.append((mode, plan, audited))
         # Deadlines of later blocks follow from these times: they cannot be longer than they took.
         took_us = (time.monotonic() - began) * 1e6
         if any(sum(t) * plan.calls * plan.repeats > 1.1 * took_us for t in times):
             raise FailedError(Verdict.integrity, "a rank claims that its calls took longer than they were waited for")
-        return Block([_counted(t, plan) for t in times], [_counted(h, plan) for h in host], reading)
+        if all_count:
+            return Block(times, host, reading)
+        return Block(_counted(times, plan, audited), _counted(host, plan, audited), reading)
+
+    def _audits(self, plan: Plan, mode: str) -> Plan:
+        """The plan with a seed of its own, and with random calls of random samples to be audited."""
+        if mode == "steady":  # PKB's method, as it is
+            return plan
+        plan = replace(plan, seed=secrets.randbits(60))
+        if mode == "eager":
+            # Each rank draws for itself; the share is that of samples of which any has.
+            ranks = self._pair.candidate.world_size
+            return replace(plan, audit_chance=AUDITED / (plan.calls * plan.repeats * ranks))
+        samples = sorted(_random.sample(range(plan.samples), min(plan.samples - 1, math.ceil(AUDITED * plan.samples))))
+        audits = tuple((sample, sample * plan.calls + _random.randrange(plan.calls)) for sample in samples)
+        return replace(plan, audits=audits)
 
     # -- outputs -------------------------------------------------------------------------------------------------------
 
@@ -119,12 +140,17 @@ class Timed:
         """Compare outputs of timed calls in full, as many as there is time for. Raises FailedError."""
         pair = self._pair
         replies = pair.ask("audits", {}, pair.limits.call_s)
-        # Ranks whose outputs are larger have room for fewer of them.
-        each = [self._known(reply.get("there")) for reply in replies]
-        kept = {key: max(rank[key] for rank in each) for key in each[0] if all(key in rank for rank in each)}
-        asked = sum(len(plan.audits) for _, plan in self._blocks)
-        if len(kept) < min(asked, LEAST_KEPT):
-            raise FailedError(Verdict.integrity, "the ranks have not kept the outputs that they were asked to keep")
+        each = [self._known(reply.get("there"), rank) for rank, reply in enumerate(replies)]
+        kept: dict[tuple[int, int], int] = {}
+        for rank, known in enumerate(each):
+            # A rank whose outputs are large has room for fewer of them.
+            asked = sum(len(plan.audits) or len(audited[rank]) for _, plan, audited in self._blocks)
+            idle = any(plan.audit_chance > 0 and not audited[rank] for _, plan, audited in self._blocks)
+            if idle or len(known) < min(asked, LEAST_KEPT):
+                raise FailedError(Verdict.integrity, "the ranks have not kept the outputs that they were asked to keep")
+            for key, size in known.items():
+                kept[key] = max(size, kept.get(key, 0))
+        self._plausible()
         began, done = time.monotonic(), 0
         # Block by block, and in the order in which they were made: the reference goes through the same changes.
         blocks = sorted({block for block, _ in kept}, key=lambda _: _random.random())
@@ -132,7 +158,7 @@ class Timed:
             calls = sorted(call for at, call in kept if at == block)
             count = min(len(calls), max(1, min(_BATCH, _BATCH_BYTES // max(1, kept[block, calls[0]]))))
             batch = sorted(_random.sample(calls, count))
-            self._judge(block, batch)
+            self._judge(block, batch, [[n for n, call in enumerate(batch) if (block, call) in own] for own in each])
             done += len(batch)
             self.audited[self._blocks[block][0]] += len(batch)
             if done >= _MIN_AUDITS and time.monotonic() > began + _AUDITS_S:
@@ -140,20 +166,42 @@ class Timed:
         pair.ask("audits", {"take": [], "done": True}, pair.limits.call_s)
         self._blocks.clear()
 
-    def _known(self, there: Any) -> dict[tuple[int, int], int]:
+    def _plausible(self) -> None:
+        """Whether the ranks have drawn as many samples as chance would. Raises FailedError."""
+        for rank in range(self._pair.candidate.world_size):
+            drawn, expected = 0, 0.0
+            for _, plan, audited in self._blocks:
+                if plan.audit_chance > 0:
+                    drawn += len(audited[rank])
+                    spared = (1 - plan.audit_chance) ** (plan.calls * plan.repeats)
+                    expected += plan.samples * (1 - spared) + spared**plan.samples
+            if abs(drawn - expected) > 6 * math.sqrt(expected) + 6:
+                raise FailedError(
+                    Verdict.integrity,
+                    f"rank {rank} has kept outputs of {drawn} timed samples; by chance they are {expected:.0f}",
+                )
+
+    def _known(self, there: Any, rank: int) -> dict[tuple[int, int], int]:
         """Bytes of the outputs that a rank says it has kept, by (block, call). Raises FailedError if it cannot be."""
-        asked = {(block, call) for block, (_, plan) in enumerate(self._blocks) for _, call in plan.audits}
         good = isinstance(there, list) and all(
             isinstance(entry, list) and len(entry) == 3 and all(isinstance(v, int) and v >= 0 for v in entry)
             for entry in there
         )
-        if not good or not all((block, call) in asked for block, call, _ in there):
+        if not good or not all(self._asked(block, call, rank) for block, call, _ in there):
             raise FailedError(Verdict.integrity, "a rank has kept outputs that nobody asked for")
         return {(block, call): size for block, call, size in there}
 
-    def _judge(self, block: int, calls: list[int]) -> None:
+    def _asked(self, block: int, call: int, rank: int) -> bool:
+        """Whether a rank was to keep that output."""
+        if block >= len(self._blocks):
+            return False
+        _, plan, audited = self._blocks[block]
+        return any(call == at for _, at in plan.audits) or call // plan.calls in audited[rank]
+
+    def _judge(self, block: int, calls: list[int], which: list[list[int]]) -> None:
         pair = self._pair
-        replies = pair.ask("audits", {"take": [[block, call] for call in calls], "done": False}, pair.limits.call_s)
+        taken = [{"take": [[block, calls[n]] for n in own], "done": False} for own in which]
+        replies = pair.ask("audits", taken, pair.limits.call_s)
 
         def others(number: int) -> list[Other]:
             call = calls[number]
@@ -161,7 +209,7 @@ class Timed:
             found: list[Other] = [
                 ("these inputs before their contents were changed", item | {"sample": -1}, Verdict.integrity)
             ]
-            mode, plan = self._blocks[block]
+            mode, plan, _ = self._blocks[block]
             # Before each sample only the entries that it goes round are changed.
             before = item["sample"] - 1 if mode == "device" else (call - self._ring) // plan.calls
             if 0 <= before < item["sample"]:
@@ -174,13 +222,13 @@ class Timed:
         mode = self._blocks[block][0]
         pair.judge(
             replies, [self._item(block, call) for call in calls], trial=pair.request.trials,
-            verdict=Verdict.race, others=others,
+            verdict=Verdict.race, others=others, which=which,
             note=f" (output of a timed call, {'CUDA graph' if mode == 'device' else mode}; calls before were right)",
         )  # fmt: skip
 
     def _item(self, block: int, call: int) -> Item:
         """What a timed call was given. A CUDA graph makes the same calls in every sample."""
-        mode, plan = self._blocks[block]
+        mode, plan, _ = self._blocks[block]
         entry = call % plan.calls if mode == "device" else call % self._ring
         return {"seed": plan.seed, "sample": call // plan.calls, "entry": entry}
 
@@ -194,9 +242,18 @@ class Timed:
         """Microseconds of one of the candidate's calls as this process's clock has it. Raises FailedError if that is
         well above what the ranks claim."""
         # Our own clock runs: nothing that may have to wait for the driver.
-        candidate = functools.partial(self._time, mode, clocks=False)
         reference = functools.partial(self._time_reference, mode, clocks=False)
-        return outside.look(self._pair, candidate, reference, timing, self.look_for_work_beside)
+
+        def candidate(plan: Plan, least_s: float) -> Block:
+            # Audited as the blocks that count are, or a call could tell them apart. What calls write into is not
+            # restored before they are repeated: nobody knows what is right there.
+            if mode == "eager" and not (self._writes and plan.repeats > 1):
+                plan = self._audits(plan, mode)
+            return self._time(mode, plan, least_s, clocks=False, all_count=True)
+
+        seen = outside.look(self._pair, candidate, reference, timing, self.look_for_work_beside)
+        self.judge_audits()
+        return seen
 
     def look_for_work_beside(self) -> None:
         """Raises FailedError if the candidate's ranks, or processes that they have started, were at work when they were
@@ -239,18 +296,22 @@ def undisturbed(
     return (found, None) if nearest <= tolerance else (replace(found, reference=gone), slower)
 
 
-def _audits(plan: Plan, mode: str) -> Plan:
-    """The plan with a seed of its own, and with random calls of random samples to be audited."""
-    if mode == "steady":  # PKB's method, as it is
-        return plan
-    samples = sorted(_random.sample(range(plan.samples), min(plan.samples - 1, math.ceil(AUDITED * plan.samples))))
-    audits = tuple((sample, sample * plan.calls + _random.randrange(plan.calls)) for sample in samples)
-    return replace(plan, seed=secrets.randbits(60), audits=audits)
+def _counted(values: list[list[float]], plan: Plan, audited: list[set[int]]) -> list[list[float]]:
+    """Of each rank, those of samples that no rank has audited: the same of all ranks, one at least. All, if that leaves
+    none: a few samples (there are blocks of two) may all be audited, as each rank audits one at least, by its own
+    draw. That is so on both sides."""
+    without = set().union(*audited) | {sample for sample, _ in plan.audits}
+    counted = [sample for sample in range(plan.samples) if sample not in without] or range(plan.samples)
+    return [[rank[sample] for sample in counted] if rank else [] for rank in values]
 
 
-def _counted(values: list[float], plan: Plan) -> list[float]:
-    """Those of samples that were not audited."""
-    return [value for sample, value in enumerate(values) if plan.audited(sample) < 0]
+def _samples(reply: dict[str, Any], plan: Plan) -> set[int]:
+    """The samples that a candidate's rank says it has audited by its own draw. Raises FailedError unless there are
+    such, and it was to draw."""
+    said, there = reply.get("audited"), plan.samples if plan.audit_chance > 0 else 0
+    if not isinstance(said, list) or not all(isinstance(v, int) and 0 <= v < there for v in said):
+        raise FailedError(Verdict.integrity, "a rank reported audits of samples that there are none of")
+    return set(said)
 
 
 def _times(reply: dict[str, Any], samples: int) -> list[float]:

@@ -5,9 +5,10 @@ Modules here import torch only inside functions that run in ranks: the superviso
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 
+_random_bytes = os.urandom  # bound before any candidate can replace it
 MAX_PRIME_US = 5000.0
 LEAST_KEPT = 4
 """Audited outputs for which a rank has room, however large they are."""
@@ -43,12 +45,25 @@ class Plan:
     seed: int = 0
     """What the inputs of each sample are made of (`Ring.draw`)."""
     audits: tuple[tuple[int, int], ...] = ()
-    """(sample, call) whose output is kept for judgement, copied on the caller's stream as soon as the call returns. In
-    ascending order, at most one a sample; the sample's time does not count."""
+    """Of graphs, which are made before: (sample, call) whose output is kept for judgement. In ascending order, at most
+    one a sample; the sample's time does not count."""
+    audit_chance: float = 0.0
+    """Of eager calls: the chance of each that its output is kept, copied on the caller's stream as soon as the call
+    returns; the last one's is, if no other has been. The sample's time does not count."""
 
     def audited(self, sample: int) -> int:
         """The call of a sample whose output is kept; -1 for none."""
         return next((call for at, call in self.audits if at == sample), -1)
+
+    def lottery(self) -> Callable[[int, set[int]], bool]:
+        """Says whether the output of the eager call that has just returned is kept, given its number and the samples of
+        which one has been. Drawn only then, by each rank for itself: what is not yet decided cannot be found out. It
+        runs inside the timed interval: about half a microsecond, for the random bytes."""
+        below = int(self.audit_chance * 2**32).to_bytes(4, "big")
+        last, draw = self.samples * self.calls - 1, _random_bytes
+        if self.audit_chance == 0:
+            return lambda call, audited: False
+        return lambda call, audited: draw(4) < below or (call == last and not audited)
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,8 @@ class Times:
     """Per sample: the time of one call, averaged over the sample's calls."""
     host_us: list[float]
     """Per sample: how long the host needed to issue one call; empty where issuing and running are the same."""
+    audited: list[int] = field(default_factory=list)
+    """Samples with an output that was drawn to be kept."""
 
 
 @dataclass(frozen=True)

@@ -211,9 +211,10 @@ class Cuda:
     def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         times, host, prime_us, count = [], [], plan.prime_us, plan.calls * plan.repeats
+        audited: set[int] = set()
+        is_kept = plan.lottery()
         for sample in range(plan.samples):
             began = self._settle(prime_us, partial(hooks.before, sample))
-            audited = plan.audited(sample)
             hooks.align()
             stream = self._current_stream()
             start.record(stream)
@@ -221,8 +222,9 @@ class Cuda:
             for _ in range(plan.repeats):
                 for i in range(sample * plan.calls, (sample + 1) * plan.calls):
                     output = call(i)
-                    if i == audited:
+                    if is_kept(i, audited):
                         hooks.take(i, output)
+                        audited.add(sample)
             issued = _now_ns()
             end.record(stream)
             end.synchronize()
@@ -231,7 +233,7 @@ class Cuda:
             # A host that was overtaken gets more room from the next sample on. One that waits for the device inside the
             # call always is: its waiting is the candidate's own.
             prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
-        return Times(times, host)
+        return Times(times, host, sorted(audited))
 
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         graphs = self._captured(call, plan)

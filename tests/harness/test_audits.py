@@ -1,0 +1,171 @@
+"""Which timed outputs are kept and which samples count, and what ranks may say of that."""
+
+import functools
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from harness import platforms
+from harness.pair import FailedError
+from harness.platforms import Plan
+from harness.timing import Timed, _counted, _samples
+
+
+def drawn(plan: Plan) -> list[int]:
+    """The calls that a rank keeps, in the order in which it makes them."""
+    is_kept, audited, kept = plan.lottery(), set(), []
+    for sample in range(plan.samples):
+        for call in [*range(sample * plan.calls, (sample + 1) * plan.calls)] * plan.repeats:
+            if is_kept(call, audited):
+                kept.append(call)
+                audited.add(sample)
+    return kept
+
+
+def test_without_a_chance_nothing_is_kept():
+    assert drawn(Plan(50, 10)) == []
+
+
+def test_the_last_is_kept_if_no_other_has_been():
+    assert drawn(Plan(3, 2, audit_chance=1e-9)) == [5]
+    assert drawn(Plan(3, 2, repeats=2, audit_chance=1e-9)) == [5]
+
+
+def test_the_share_of_kept_outputs_is_the_chance():
+    assert len(drawn(Plan(50, 200, audit_chance=0.1))) == pytest.approx(1000, abs=200)
+
+
+def test_bytes_are_drawn_only_when_the_call_has_returned(monkeypatch):
+    made = []
+    monkeypatch.setattr(platforms, "_random_bytes", lambda count: made.append(count) or bytes(count))
+    is_kept = Plan(1, 2, audit_chance=0.1).lottery()
+    assert made == []
+    assert is_kept(0, set()) and made == [4]
+
+
+@pytest.mark.parametrize("samples", [2, 3, 40])
+def test_samples_that_a_rank_has_audited_count_on_none(samples):
+    times = [[float(sample) for sample in range(samples)]] * 2
+    assert _counted(times, Plan(samples), [{0}, {0}]) == [list(range(1, samples))] * 2
+    assert _counted([times[0], []], Plan(samples), [{0}, set()]) == [list(range(1, samples)), []]
+
+
+def test_all_count_where_all_are_audited():
+    times = [[1.0, 2.0], [3.0, 4.0]]
+    assert _counted(times, Plan(2), [{0}, {1}]) == times
+    assert _counted(times, Plan(2, audits=((1, 1),)), [set(), set()]) == [[1.0], [3.0]]
+
+
+@pytest.mark.parametrize("said", [None, 3, [2], [-1], ["0"], [0.5], {"0": 1}])
+def test_audits_of_samples_that_there_are_none_of(said):
+    with pytest.raises(FailedError, match="none of"):
+        _samples({"audited": said}, Plan(2, audit_chance=0.1))
+
+
+def test_a_rank_that_was_not_to_draw_has_audited_nothing():
+    assert _samples({"audited": []}, Plan(2)) == set()
+    assert _samples({"audited": [0, 1]}, Plan(2, audit_chance=0.1)) == {0, 1}
+    with pytest.raises(FailedError):
+        _samples({"audited": [0]}, Plan(2))
+
+
+class Ranks:
+    """Ranks that say of each block what `say(plan, rank)` returns, and keep those outputs."""
+
+    world_size, alive = 2, True
+
+    def __init__(self, say) -> None:
+        self.say, self.there, self.took = say, [[], []], []
+
+    def ask(self, op, message, deadline_s, **_):
+        if op == "time":
+            plan = Plan(**message["plan"])
+            for rank in range(2):
+                calls = self.say(plan, rank) if plan.audit_chance else [call for _, call in plan.audits]
+                self.there[rank] += [[message["block"], call, 64] for call in calls]
+            eager = plan.audit_chance > 0
+            return [
+                {
+                    "times_us": [1e-3] * plan.samples,
+                    "host_us": [],
+                    "audited": sorted({call // plan.calls for call in self.say(plan, rank)}) if eager else [],
+                }
+                for rank in range(2)
+            ]
+        if message == {}:
+            return [{"there": there} for there in self.there]
+        if isinstance(message, list):
+            self.took.append([[tuple(key) for key in rank["take"]] for rank in message])
+        else:
+            self.there = [[], []]
+        return [{"tree": None}] * 2
+
+    def timed(self, *, writes=False) -> Timed:
+        pair = SimpleNamespace(
+            candidate=self,
+            ask=self.ask,
+            judge=lambda replies, items, **_: None,
+            request=SimpleNamespace(trials=2),
+            limits=SimpleNamespace(call_s=1.0),
+            call_deadline=lambda limit_s: limit_s,
+        )
+        return Timed(pair, ring=4, communicators=1, writes=writes)
+
+
+@functools.cache
+def by_chance(plan: Plan, rank: int) -> list[int]:
+    return drawn(plan)
+
+
+def test_no_block_and_one_of_two_samples_can_be_judged():
+    ranks = Ranks(by_chance)
+    timed = ranks.timed()
+    timed.judge_audits()
+    timed._captured = True
+    timed._time("device", timed._audits(Plan(2, 3), "device"), clocks=False)
+    timed.judge_audits()
+    assert timed.audited == {"eager": 0, "device": 1}
+    timed.judge_audits()
+
+
+@pytest.mark.parametrize("samples", [2, 3, 50])
+def test_each_rank_is_judged_by_what_it_has_drawn(samples):
+    ranks = Ranks(by_chance)
+    timed = ranks.timed()
+    for _ in range(40):
+        block = timed._time("eager", timed._audits(Plan(samples, 3), "eager"), clocks=False)
+        assert len(block.slowest_us) >= 1
+    there = [{(block, call) for block, call, _ in rank} for rank in ranks.there]
+    timed.judge_audits()
+    assert timed.audited["eager"] >= 8
+    for taken in ranks.took:
+        assert taken[0] or taken[1]
+        assert all(set(keys) <= own for keys, own in zip(taken, there, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("say", "match"),
+    [
+        (lambda plan, rank: [], "have not kept"),
+        (lambda plan, rank: [] if rank else by_chance(plan, rank), "have not kept"),
+        (lambda plan, rank: [plan.samples * plan.calls - 1], "by chance they are"),
+        (lambda plan, rank: [*range(plan.samples)], "by chance they are"),
+    ],
+)
+def test_a_rank_that_draws_as_it_likes(say, match):
+    timed = Ranks(say).timed()
+    for _ in range(20):
+        timed._time("eager", timed._audits(Plan(50, 1), "eager"), clocks=False)
+    with pytest.raises(FailedError, match=match):
+        timed.judge_audits()
+
+
+def test_outputs_of_samples_that_were_not_drawn():
+    ranks = Ranks(by_chance)
+    timed = ranks.timed()
+    timed._time("eager", timed._audits(Plan(50, 1), "eager"), clocks=False)
+    spare = next(call for call in itertools.count() if [0, call, 64] not in ranks.there[0])
+    ranks.there[0].append([0, spare, 64])
+    with pytest.raises(FailedError, match="nobody asked for"):
+        timed.judge_audits()
