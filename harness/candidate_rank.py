@@ -79,7 +79,7 @@ class CandidateRank:
         )
         extension.install()
         self._tripwire = guard.Tripwire()
-        self._lookout.begin()
+        self._lookout.begin(path)
         state.progress.enter(Phase.loading)
         self._solution = import_candidate(path).solution
         state.progress.enter(Phase.idle)

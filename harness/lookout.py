@@ -2,23 +2,21 @@
 
 What a timed block is to do lies there: which outputs are audited, which inputs change and where, the times so far. Code
 that reads it can be right where it is looked at and idle elsewhere. Python tells of each such step (PEP 578), and
-nothing in a kernel asks for one. Steps of libraries on their own behalf (`namedtuple`, `logging`, torch) do not count.
-Compiled code can look without a trace.
+nothing in a kernel asks for one. Steps of libraries on their own behalf (`namedtuple`, `logging`, Triton, wherever they
+are installed) do not count: only code of the candidate's file does, and code that was made from a text. Compiled code
+can look without a trace.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-import os
 import sys
 import threading
 import traceback
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-import torch
 
 _EVENTS = frozenset({
     "sys._getframe", "sys._current_frames", "sys._current_exceptions", "sys.settrace", "sys.setprofile",
@@ -33,11 +31,6 @@ _LENSES = frozenset(
 )
 _PASSING_ON = frozenset({"currentframe", "stack", "walk_stack", "walk_stack_generator", "walk_tb", "<lambda>"})
 """Functions of these files that hand frames to their caller."""
-_PACKAGES = [folder for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
-_TRUSTED = tuple(
-    f"{folder}/"
-    for folder in (*_PACKAGES, Path(os.__file__).parent, Path(torch.__file__).parents[1], Path(__file__).parent)
-)
 _get_frame, _get_ident = sys._getframe, threading.get_ident
 
 
@@ -47,8 +40,11 @@ class Lookout:
     def __init__(self) -> None:
         self._seen: list[str] = []
         self._inside: set[int] = set()
+        self._candidate = ""
 
-    def begin(self) -> None:
+    def begin(self, candidate: Path) -> None:
+        """`candidate`: the file that is about to be imported."""
+        self._candidate = str(candidate)
         sys.addaudithook(self._hook)
 
     def seen(self) -> list[str]:
@@ -80,12 +76,10 @@ class Lookout:
                     frame = frame.f_back
             elif frame.f_code.co_filename in _LENSES and frame.f_code.co_name in _PASSING_ON:
                 frame = frame.f_back
-            if frame is not None and not _trusted(frame.f_code.co_filename) and len(self._seen) < 8:
+            if frame is not None and self._its_own(frame.f_code.co_filename) and len(self._seen) < 8:
                 self._seen.append(f"{what} in line {frame.f_lineno}")
         finally:
             self._inside.discard(thread)
 
-
-def _trusted(file: str) -> bool:
-    """Whether this is code of the interpreter, of an installed package or of the harness."""
-    return file.startswith("<frozen ") or file.startswith(_TRUSTED)
+    def _its_own(self, file: str) -> bool:
+        return file == self._candidate or (file.startswith("<") and not file.startswith("<frozen "))

@@ -30,6 +30,9 @@ _ENOUGH_US, _FEW_ROUNDS = 1e6, 3
 _MARGINS, _MAX_ROOM_US = (3.0, 8.0), 20000.0
 """The device is kept busy for so many times as long as the host needs for a sample, in the first half of the rounds and
 in the second, no longer than that. A host may be slower by then than when it was timed: its threads wake up late."""
+_PACE = 2.0
+"""Calls that wait for the host take longer on a machine that has become slower since they were timed: so much longer as
+the reference's do now, up to this factor, may the candidate claim as well."""
 _DELAYED, _GROSS, _CALM = 0.3, 8.0, 0.5
 """Share of the time for which ranks wait for processors that others have, from which on nothing follows from times
 unless they are this many times what is allowed: waiting makes calls longer by a factor, not by an order. And share of
@@ -52,17 +55,19 @@ def look(
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
     few = 1 + math.ceil(_ENOUGH_US / once_us)
     looks = [(sizes.repeats, margin, _ROUNDS // 2) for margin in _MARGINS]
-    calm: list[bool] = []
+    calm, pace = list[bool](), 1.0
     for times, margin, rounds in [(few, _MARGINS[0], _FEW_ROUNDS), *looks] if few < sizes.repeats else looks:
         blocks = _Blocks(time_block, sizes.plan(margin), times, once_us)
         for _ in range(rounds):
-            found = blocks.more(claimed, bounds)
+            found = blocks.more(claimed * pace, bounds)
             if found.fits and times == sizes.repeats:
                 return found.us
             if times < sizes.repeats and not found.gross:
                 break
             beside = _Blocks(time_reference, sizes.plan(margin, reference=True), times, once_us)
-            calm.append(beside.more(timing.reference.median_us, bounds).fits)
+            known = beside.more(timing.reference.median_us, bounds)
+            calm.append(known.fits)
+            pace = min(_PACE, max(pace, known.claims_us / timing.reference.median_us))
             if time.monotonic() > began + _ROUNDS_S:
                 break
         if (times < sizes.repeats and found.gross) or time.monotonic() > began + _ROUNDS_S:

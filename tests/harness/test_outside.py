@@ -37,12 +37,23 @@ def late_block(host_us):
     return time_block
 
 
-def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0):
+def slower_block(us):
+    """Of one rank whose calls take `us` by now, and that says so."""
+
+    def time_block(plan, least_s):
+        time.sleep(plan.samples * plan.calls * plan.repeats * us / 1e6)
+        return Block([[us] * plan.samples], [[5.0] * plan.samples])
+
+    return time_block
+
+
+def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0, reference=None):
     ranks = SimpleNamespace(world_size=1, cpu_s=time.process_time, delayed_s=lambda: 0.0, pids=[os.getpid()])
     pair = SimpleNamespace(box=SimpleNamespace(platform=SimpleNamespace(outside=(1.25, 1000.0, 1.5))), candidate=ranks)
     one = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=host_us)
     timing = Timing(candidate=one, reference=one, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
-    return outside.look(pair, candidate or block(candidate_us), block(reference_us), timing, beside)
+    sides = candidate or block(candidate_us), reference or block(reference_us)
+    return outside.look(pair, *sides, timing, beside)
 
 
 def test_honest_claims_are_confirmed():
@@ -79,3 +90,13 @@ def test_room_is_the_same_with_repeats_and_does_not_grow():
     assert len(rooms) > 3
     assert len(set(rooms)) == 1
     assert rooms[0][0] == rooms[0][1]
+
+
+def test_a_machine_that_has_become_slower_lets_calls_take_longer_as_the_references_do():
+    slower = slower_block(1.7 * CLAIMED_US)
+    seen = look(0, 0, candidate=slower, reference=slower_block(1.4 * CLAIMED_US))
+    assert seen == pytest.approx(1.7 * CLAIMED_US, rel=0.25)
+    with pytest.raises(FailedError, match=r"the ranks claim 50\.0 us a call; seen from outside"):
+        look(0, 0, candidate=slower)
+    with pytest.raises(FailedError):
+        look(0, 0, candidate=slower_block(4 * CLAIMED_US), reference=slower_block(1.4 * CLAIMED_US))
