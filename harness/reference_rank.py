@@ -54,7 +54,7 @@ class ReferenceRank:
         self._last: Any = None
         self._communicators = 1
         self._drawn: tuple[int, bool] | None = None
-        """Seed and samples that the ring has been drawn from last."""
+        """What the ring has been drawn from last: the seed, and whether few elements change."""
         self._shelf = ring.Shelf()
         self.outputs: list[Any] = []
         """Of the last check, those that were wrong."""

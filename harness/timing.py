@@ -152,9 +152,9 @@ class Timed:
                 kept[key] = max(size, kept.get(key, 0))
         self._plausible()
         began, done = time.monotonic(), 0
-        # Block by block, and in the order in which they were made: the reference goes through the same changes.
-        blocks = sorted({block for block, _ in kept}, key=lambda _: _random.random())
-        for block in blocks:
+        blocks = sorted({block for block, _ in kept})
+        _random.shuffle(blocks)
+        for block in blocks:  # the reference draws its ring anew for each
             calls = sorted(call for at, call in kept if at == block)
             count = min(len(calls), max(1, min(_BATCH, _BATCH_BYTES // max(1, kept[block, calls[0]]))))
             batch = sorted(_random.sample(calls, count))
