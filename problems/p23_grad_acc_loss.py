@@ -101,4 +101,5 @@ PROBLEM = Problem(
         "which are cut over the ranks, so that many ranks have no token of a sequence and a loss that is NaN; upstream "
         "gradients are drawn."
     ),
+    changing=(0, 3, 4),
 )
