@@ -86,7 +86,7 @@ class ReferenceRank:
         self._case = Case(message["case"], message["sizes"])
         self._dtype = getattr(torch, message["dtype"])
         problem = self.problem
-        self.state.use = ring.Use(problem.updates, problem.scratch, problem.changing, problem.gradients)
+        self.state.use = ring.Use(problem.updates, problem.scratch, problem.changing, problem.few, problem.gradients)
         if self.state.platform.name == "cuda":
             torch.cuda.empty_cache()
         return {}

@@ -32,6 +32,7 @@ class Use:
     updates: Sequence[int] = ()
     scratch: Sequence[int] = ()
     changing: Sequence[int] | None = None
+    few: bool = False
     gradients: bool = False
     """Whether calls run with autograd on."""
 
@@ -97,10 +98,10 @@ class Ring:
 
     def draw(self, seed: int, *, few: bool = False) -> None:
         """Restore all contents; from now on `change` follows from `seed`, the same on every rank and side. `few`: only
-        so many elements of a tensor change as no fingerprint of some of them shows, as always where a problem has said
-        which arguments may change: what their elements mean together stays so."""
+        so many elements of a tensor change as no fingerprint of some of them shows, as always where a problem wants it
+        so."""
         self.restore()
-        self._seed, self._few = seed, few or self._use.changing is not None
+        self._seed, self._few = seed, few or self._use.few
 
     def change(self, sample: int, entries: Iterable[int] | None = None) -> None:
         """Make the contents of these entries, or of all, those of a sample; -1 for what was given."""

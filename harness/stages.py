@@ -206,7 +206,7 @@ class Run:
         path = write_candidate(pair.candidate.scratch, self._request.candidate)
         entry = self._entry
         use: dict[str, Any] = {"updates": entry.updates, "scratch": entry.scratch, "changing": entry.changing}
-        use["gradients"] = entry.published
+        use |= {"few": entry.few, "gradients": entry.published}
         pair.ask("load", {"path": str(path), "use": use}, load_deadline(self._limits))
 
     def _correctness(self, pair: Pair) -> None:

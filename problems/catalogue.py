@@ -42,6 +42,7 @@ class Entry:
     updates: tuple[int, ...]
     scratch: tuple[int, ...]
     changing: tuple[int, ...] | None
+    few: bool
     path: Path
     suite: str = ""
     """Where it comes from: an absolute path, or "" for ours."""
@@ -170,6 +171,7 @@ def declared_entry(path: Path, number: int, name: str) -> Entry:
             updates=declared.get("updates", ()),
             scratch=declared.get("scratch", ()),
             changing=declared.get("changing"),
+            few=declared.get("few", False),
             path=path,
         )
     except KeyError as missing:

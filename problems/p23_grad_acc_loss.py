@@ -102,4 +102,5 @@ PROBLEM = Problem(
         "gradients are drawn."
     ),
     changing=(0, 3, 4),
+    few=True,
 )

@@ -154,6 +154,7 @@ PROBLEM = Problem(
     illegal=illegal,
     unsure=unsure,
     changing=(0, 1, 2),
+    few=True,
     repair="As published the 200 largest of random similarities take some 60 values in 16 bits: rounding decides which "
     "labels come where, so few of them can be judged. In `default` each query has 20 neighbours that are told apart, "
     "spread over all ranks.",

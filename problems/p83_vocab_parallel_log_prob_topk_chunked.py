@@ -137,5 +137,6 @@ PROBLEM = Problem(
     ),
     illegal=vocabulary.uneven,
     changing=(0, 1),
+    few=True,
     unsure=unsure,
 )

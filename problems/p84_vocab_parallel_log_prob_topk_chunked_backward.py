@@ -158,5 +158,6 @@ PROBLEM = Problem(
     ),
     illegal=vocabulary.uneven,
     changing=(0, 1, 2),
+    few=True,
     unsure=unsure,
 )

@@ -185,8 +185,11 @@ class Problem:
     """`(case, world_size) -> why this problem cannot run there`, or None if it can."""
     changing: tuple[int, ...] | None = None
     """Arguments in whose tensors (of integers too, then) some elements may take values from elsewhere in the same one,
-    at the same places on every rank, without breaking what the inputs promise. None: every floating-point tensor, and
-    all of its elements, each rank in its own way (tensors that are equal on some ranks stay so)."""
+    without breaking what the inputs promise. None: every floating-point tensor."""
+    few: bool = False
+    """Only few of them at a time, at the same places on every rank: what they mean together, or that there are no near
+    ties, would not hold if all did. Else all elements change before a timed call, each rank's in their own way (tensors
+    that are equal on some ranks stay so)."""
     updates: tuple[int, ...] = ()
     """Arguments that `reference` writes into; what they then hold is judged as output is."""
     scratch: tuple[int, ...] = ()

@@ -123,6 +123,7 @@ def _user_entry(path: Path, number: int, suite: str) -> Entry:
         updates=(),
         scratch=(),
         changing=None,
+        few=True,  # nobody has said what the elements mean together
         path=path,
         suite=suite,
         function=function,
@@ -162,6 +163,7 @@ def _load_user(entry: Entry) -> Problem:
         cases={name: case.sizes for name, case in entry.cases.items()},
         tolerance=entry.tolerance,
         illegal=getattr(module, "illegal", lambda case, world_size: None),
+        few=True,
     )
 
 
@@ -188,6 +190,7 @@ def _pkb_entry(path: Path, suite: str) -> Entry:
         # PKB does not look at what becomes of inputs; these are what the published workload writes into.
         scratch=tuple(sorted({*ours.updates, *ours.scratch})) if ours else (),
         changing=ours.changing if ours else None,
+        few=True,
         path=path,
         suite=suite,
         function="solution",
@@ -230,6 +233,7 @@ def _load_pkb(entry: Entry) -> Problem:
         illegal=illegal,
         scratch=entry.scratch,
         changing=entry.changing,
+        few=entry.few,
         gradients=True,
     )
 

@@ -223,7 +223,7 @@ class Turned(Trial):
         return [tuple(self.turned(own)) for own in ranks]
 
     def turned(self, own):
-        ring = Ring([own], 1, Use(self.entry.updates, self.entry.scratch, self.entry.changing))
+        ring = Ring([own], 1, Use(self.entry.updates, self.entry.scratch, self.entry.changing, self.entry.few))
         ring.draw(5)
         ring.change(0)
         return ring[0]
