@@ -47,17 +47,17 @@ def _add(folder: str, names: str, found: tuple[str, ...]) -> None:
 
 _add(
     "tests/honest/cpp",
-    "p01_collects_garbage p01_joined_thread_per_call p01_ring_of_outputs p01_slow_first_call p01_strided_output "
-    "p01_uses_temporary_files p02_growing_pool p02_logs_each_call p03_static_output p13_own_threads_setting "
-    "p18_collective_for_part",
+    "p01_collects_garbage p01_joined_thread_per_call p01_logs_and_formats_errors p01_ring_of_outputs "
+    "p01_slow_first_call p01_strided_output p01_uses_temporary_files p02_growing_pool p02_logs_each_call "
+    "p03_static_output p13_multiplies_changes_only p13_own_threads_setting p18_collective_for_part",
     GLOO,
 )
 _add(
     "tests/honest/cpp",
     "p01_double_buffer_one_barrier p01_more_precise p01_numpy_views p01_one_slow_rank p01_published_example "
-    "p01_rotating_order p01_thread_pool_cpp p01_thread_pool_python p01_view_of_workspace p01_workspace_by_shape "
-    "p02_slow_build p04_reads_from_peers p05_constants_of_rank p06_returns_its_input p07_inference_mode p07_tree "
-    "p08_chunked_copy",
+    "p01_rotating_order p01_sums_changes_only p01_thread_pool_cpp p01_thread_pool_python p01_view_of_workspace "
+    "p01_workspace_by_shape p02_slow_build p04_reads_from_peers p05_constants_of_rank p06_returns_its_input "
+    "p07_inference_mode p07_tree p08_chunked_copy",
     SHARED,
 )
 _add(
