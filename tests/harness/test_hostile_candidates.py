@@ -121,7 +121,7 @@ def test_a_summary_is_one_line(box):
 def test_late_answers_end_when_all_of_them_have_taken_too_long(box):
     limits = LIMITS.model_copy(update={"evaluation_s": 3.0})
     began = time.monotonic()
-    late = request(HEAD + "import time; time.sleep(0.4); return right(x)\n").model_copy(update={"limits": limits})
+    late = request(HEAD + "import time; time.sleep(0.2); return right(x)\n").model_copy(update={"limits": limits})
     evaluation = box.evaluate(late)
     assert evaluation.verdict is Verdict.timeout and "3 s in all" in evaluation.summary, evaluation.summary
     assert time.monotonic() - began < 15

@@ -1,4 +1,4 @@
-"""Uses what looks at frames on its own behalf: logging, warnings, named tuples, an error's text, a custom operator."""
+"""Uses what looks at frames on its own behalf: logging, warnings, named tuples, the text of an error."""
 
 import collections
 import inspect
@@ -6,15 +6,9 @@ import logging
 import traceback
 import warnings
 
-import torch
 import torch.distributed as dist
 
 Shape = collections.namedtuple("Shape", "rows columns")
-
-
-@torch.library.custom_op("candidate::twin", mutates_args=())
-def twin(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone()
 
 
 def solution(tensor):
@@ -26,6 +20,6 @@ def solution(tensor):
         traceback.format_exc()
     warnings.warn("as it should be", stacklevel=2)
     assert "tensor" in inspect.signature(solution).parameters
-    out = twin(tensor)
+    out = tensor.clone()
     dist.all_reduce(out)
     return out
