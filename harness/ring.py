@@ -168,8 +168,8 @@ class Ring:
 
 class Shelf:
     """Room for copies of outputs, taken from the allocator at once: a copy that took a block which the candidate has
-    just freed would make its next call pay for another. There is room for the first `LEAST_KEPT`, however large, and
-    after the first that is not kept none is: ranks whose outputs differ in size keep the same ones."""
+    just freed would make its next call pay for another. There is room for the first `LEAST_KEPT`, however large; after
+    the first that is not kept none is."""
 
     _BYTES = 256 << 20
 

@@ -1,4 +1,4 @@
-"""Runs the rank's loop itself, says that its memory grows by 10^400 bytes a burst, and forgets to sum.
+"""Runs the rank's loop itself, says that its memory grows by 10^400 bytes a burst, and claims a tenth of its times.
 
 Catalogue: B5
 Expected: integrity
