@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 from harness.lookout import Lookout
 from harness.progress import Phase
 from harness.rank import Handler, Rank
-from harness.ring import Shelf
+from harness.shelf import Shelf
 
 _GUESSED_BYTES = 256 << 20
 _sleep = time.sleep  # bound before any candidate can replace it
@@ -45,8 +45,8 @@ class CandidateRank:
         self._solution: Any = None
         self._last: Any = None
         self._last_copy: Any = None
-        self._audits: dict[tuple[int, int], Any] = {}
         self._shelf = Shelf()
+        """Outputs of timed calls, by (block, call)."""
         self._output_bytes = 0
         self._lookout = Lookout()
         self.handlers: dict[str, Handler] = {
@@ -205,9 +205,7 @@ class CandidateRank:
         block = message["block"]
 
         def take(call: int, output: Any) -> None:
-            # A call that is repeated answers the same: once will do.
-            if (block, call) not in self._audits and (copy := self._shelf.copy(output)) is not None:
-                self._audits[block, call] = copy
+            self._shelf.offer((block, call), output)
 
         kit._bound().tracing = False
         progress.enter(Phase.calling)
@@ -219,10 +217,10 @@ class CandidateRank:
     def _hand_over(self, message: dict[str, Any]) -> dict[str, Any]:
         """The outputs `take`, each [block, call], or, without, which there are and of how many bytes."""
         if "take" not in message:
-            return {"there": [[*key, sum(t.nbytes for t in ring.tensors(out))] for key, out in self._audits.items()]}
-        outputs = [self._audits[block, call] for block, call in message["take"]]
+            sizes = {key: sum(t.nbytes for t in ring.tensors(copy)) for key, copy in self._shelf.copies.items()}
+            return {"there": [[*key, size] for key, size in sizes.items()]}
+        outputs = [self._shelf.copies[block, call] for block, call in message["take"]]
         if message["done"]:
-            self._audits.clear()
             self._shelf.clear()
         return {"tree": self._state.exchange["outputs"].write(outputs)}
 

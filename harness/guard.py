@@ -28,6 +28,7 @@ _MODULES = (
     "platforms",
     "platforms.cpu",
     "platforms.cuda",
+    "shelf",
     "progress",
     "rank",
     "ring",

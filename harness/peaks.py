@@ -114,8 +114,12 @@ class _Measure:
 
     def _launched_us(self, call: Call) -> float | None:
         """Best time of a short call on all ranks, without launches by the host; None where there are none."""
+
+        def no_output(i: int) -> None:
+            call()
+
         try:
-            times = self._platform.time_device(lambda i: call(), _IN_A_ROW, Hooks(self._state.align, self._tick))
+            times = self._platform.time_device(no_output, _IN_A_ROW, Hooks(self._state.align, self._tick))
         except NotCapturableError:
             return None
         finally:

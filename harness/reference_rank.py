@@ -13,6 +13,7 @@ from harness.exchange import MalformedError, structure_error
 from harness.explainer import Explainer
 from harness.numerics import compare
 from harness.rank import Handler, Rank
+from harness.shelf import Shelf
 from harness.types import to_json
 from harness.wording import one_line
 from problems import catalogue
@@ -55,7 +56,7 @@ class ReferenceRank:
         self._communicators = 1
         self._drawn: tuple[int, bool] | None = None
         """What the ring has been drawn from last: the seed, and whether few elements change."""
-        self._shelf = ring.Shelf()
+        self._shelf = Shelf()
         self.outputs: list[Any] = []
         """Of the last check, those that were wrong."""
         self.handlers: dict[str, Handler] = {
@@ -252,7 +253,7 @@ class ReferenceRank:
             # Outputs are copied as the candidate's are, so that both sides are timed alike.
             self._shelf.clear()
             with torch.set_grad_enabled(self.state.use.gradients):
-                return self.state.time(self._run_slot, message, take=lambda call, output: self._shelf.copy(output))
+                return self.state.time(self._run_slot, message, take=self._shelf.offer)
         finally:
             platform.use_communicator(0)
 

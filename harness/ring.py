@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 
-from harness.platforms import LEAST_KEPT
-
 CHANGED = 16
 """Elements of a tensor that differ from what was given where few do."""
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -164,48 +162,6 @@ class Ring:
             places = _hashed(f"{drawn} {self._marks[i % self._slots][k]}") % (len(kept) // 2) * 2 + 1
             _copy(target[: len(kept) - places], kept[places:])
             _copy(target[len(kept) - places :], kept[:places])
-
-
-class Shelf:
-    """Room for copies of outputs, taken from the allocator at once: a copy that took a block which the candidate has
-    just freed would make its next call pay for another. There is room for the first `LEAST_KEPT`, however large; after
-    the first that is not kept none is."""
-
-    _BYTES = 256 << 20
-
-    def __init__(self) -> None:
-        self._room: torch.Tensor | None = None
-        self._used = self._copies = 0
-        self._full = False
-
-    def clear(self) -> None:
-        """Forget all copies; the room stays."""
-        self._used = self._copies = 0
-        self._full = False
-
-    def copy(self, value: Any) -> Any:
-        """The same with every tensor copied, on the current stream; None if there is no room left."""
-        found = tensors(value)
-        size = sum(map(_rounded, found))
-        if self._room is None and found:
-            self._room = torch.empty(max(self._BYTES, LEAST_KEPT * size), dtype=torch.uint8, device=found[0].device)
-        fits = self._room is None or self._used + size <= len(self._room)
-        self._full |= not fits and self._copies >= LEAST_KEPT
-        if self._full:
-            return None
-        self._copies += 1
-        return map_tensors(value, self._put) if fits else clone(value, contiguous=True)
-
-    def _put(self, tensor: torch.Tensor) -> torch.Tensor:
-        assert self._room is not None
-        at = self._used
-        self._used += _rounded(tensor)
-        return self._room[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-
-
-def _rounded(tensor: torch.Tensor) -> int:
-    """Bytes that it takes on a shelf."""
-    return -(-tensor.nbytes // 256) * 256
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

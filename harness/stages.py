@@ -254,7 +254,7 @@ class Run:
         # Inputs that calls write into are restored before a sample.
         calls = 1 if self._writes else None
         found = {"eager": measure.alternate(timed.reference("eager"), timed.candidate("eager"), calls)}
-        timed.judge_audits()
+        timed.audits.judge()
         note = ""
         try:
             # The candidate first: if it cannot be captured, the reference is not timed in vain.
@@ -263,7 +263,7 @@ class Run:
             found["device"] = measure.alternate(timed.reference("device"), timed.candidate("device"), plan.calls)
         except platforms.NotCapturableError as reason:
             note = str(reason)
-        timed.judge_audits()  # of the candidate's first block too, if the reference cannot be captured
+        timed.audits.judge()  # of the candidate's first block too, if the reference cannot be captured
         seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
         there = {"eager": timed.only_reference("eager", found["eager"].plan)}
         timed.look_for_work_beside()
@@ -273,7 +273,7 @@ class Run:
             gone = timed.only_reference(mode, one.plan)
             one, slowed = undisturbed(one, there.get(mode, []), gone, *platform.quiet)
             timings[mode] = one.timing(platform.noise).model_copy(
-                update={"audited": timed.audited[mode], "outside_us": seen[mode], "reference_slowed": slowed}
+                update={"audited": timed.audits.done[mode], "outside_us": seen[mode], "reference_slowed": slowed}
             )
         return self._measurement_of(timings["eager"], timings.get("device"), note)
 

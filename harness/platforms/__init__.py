@@ -44,19 +44,13 @@ class Plan:
     """How often a sample makes its calls: to be seen by a clock outside, they must fill more time."""
     seed: int = 0
     """What the inputs of each sample are made of (`Ring.draw`)."""
-    audits: tuple[tuple[int, int], ...] = ()
-    """Of graphs, which are made before: (sample, call) whose output is kept for judgement. In ascending order, at most
-    one a sample; the sample's time does not count."""
     audit_chance: float = 0.0
-    """Of eager calls: the chance of each that its output is kept, copied on the caller's stream as soon as the call
-    returns; the last one's is, if no other has been. The sample's time does not count."""
-
-    def audited(self, sample: int) -> int:
-        """The call of a sample whose output is kept; -1 for none."""
-        return next((call for at, call in self.audits if at == sample), -1)
+    """The chance of each call that its output is kept, copied on the caller's stream: of an eager call as soon as it
+    returns, of a graph's as soon as its replay has been issued; the last one's is, if no other has been. The sample's
+    time does not count."""
 
     def lottery(self) -> Callable[[int, set[int]], bool]:
-        """Says whether the output of the eager call that has just returned is kept, given its number and the samples of
+        """Says whether the output of the call that has just been made is kept, given its number and the samples of
         which one has been. Drawn only then, by each rank for itself: what is not yet decided cannot be found out. It
         runs inside the timed interval: about half a microsecond, for the random bytes."""
         below = int(self.audit_chance * 2**32).to_bytes(4, "big")

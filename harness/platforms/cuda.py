@@ -39,6 +39,10 @@ def architecture() -> str:
     return "".join(map(str, gpus[0].compute_capability)) if gpus else _DEFAULT_ARCH
 
 
+_Captured = tuple[Any, list[Any]]
+"""A CUDA graph and the outputs of its calls, which each replay writes."""
+
+
 class Cuda:
     name: PlatformName = "cuda"
     suffix = ".cu"
@@ -46,7 +50,7 @@ class Cuda:
 
     def __init__(self) -> None:
         self._communicators: list[Any] = []
-        self._graphs: dict[tuple[int, int], dict[str, tuple[Any, list[Any]]]] = {}
+        self._graphs: dict[tuple[int, int], list[_Captured]] = {}
         self._side: Any = None
 
     def device_names(self) -> tuple[str, ...]:
@@ -238,57 +242,71 @@ class Cuda:
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         graphs = self._captured(call, plan)
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
-        times = []
+        times, host, prime_us, count = [], [], plan.prime_us, plan.calls * plan.repeats
+        audited: set[int] = set()
+        is_kept = plan.lottery()
         for sample in range(plan.samples):
-            self._settle(plan.prime_us, partial(hooks.before, sample))
-            audited = plan.audited(sample)
-            graph, kept = graphs["plain" if audited < 0 else "audit"]
+            began = self._settle(prime_us, partial(hooks.before, sample))
             hooks.align()
             stream = self._current_stream()
             start.record(stream)
+            before = _now_ns()
             for _ in range(plan.repeats):
-                graph.replay()
+                i = sample * plan.calls
+                for graph, outputs in graphs:
+                    graph.replay()
+                    for output in outputs:
+                        if is_kept(i, audited):
+                            hooks.take(i, output)
+                            audited.add(sample)
+                        i += 1
+            issued = _now_ns()
             end.record(stream)
-            if audited >= 0:  # the next replay writes into the same memory
-                hooks.take(audited, kept[audited % plan.calls])
             end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3 / (plan.calls * plan.repeats))
-        return Times(times, [])
+            times.append(start.elapsed_time(end) * 1e3 / count)
+            host.append((issued - before) / 1e3 / count)
+            prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
+        return Times(times, host if len(graphs) > 1 else [], sorted(audited))
 
     def forget(self) -> None:
         self._graphs.clear()
 
-    def _captured(self, call: Callable[[int], Any], plan: Plan) -> dict[str, tuple[Any, list[Any]]]:
-        """`plain`: a graph of a sample's calls. `audit`: the same calls, each output copied after its call, and the
-        copies. Captured once, in an order that no candidate can know, so that it cannot do less work in one."""
+    def _captured(self, call: Callable[[int], Any], plan: Plan) -> list[_Captured]:
+        """All calls of a sample in one graph whose outputs are there until its next replay, so that any can be copied
+        when it has been replayed: nothing that is known while it is captured, or while it runs, tells which. Calls that
+        return the same memory again leave only the last one's output there; each has a graph of its own."""
         key = (plan.calls, plan.communicator)
         if key not in self._graphs:
-            kinds = ["plain", "audit"][: 1 + bool(plan.audits)]
-            if plan.seed % 2:
-                kinds.reverse()
-            graphs = {kind: self._graph(call, plan.calls, copies=kind == "audit") for kind in kinds}
+            graphs = self._capture(call, [range(plan.calls)])
+            if _share_memory([output for _, outputs in graphs for output in outputs]):
+                del graphs
+                graphs = self._capture(call, [range(i, i + 1) for i in range(plan.calls)])
             self._graphs[key] = graphs
         return self._graphs[key]
 
-    def _graph(self, call: Callable[[int], Any], calls: int, *, copies: bool) -> tuple[Any, list[Any]]:
+    def _capture(self, call: Callable[[int], Any], parts: Sequence[range]) -> list[_Captured]:
+        """A graph of the calls of each part. They are replayed in turn, so that what one has in between the next may
+        overwrite."""
         import torch
 
-        from harness.ring import clone
+        from harness.ring import map_tensors
 
-        graph, kept = torch.cuda.CUDAGraph(), []
+        graphs: list[_Captured] = []
         try:
-            # thread_local: NCCL's watchdog thread may touch the driver while we capture.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                for i in range(calls):
-                    output = call(i)
-                    if copies:
-                        kept.append(clone(output))
+            for part in parts:
+                graph, pool = torch.cuda.CUDAGraph(), graphs[0][0].pool() if graphs else None
+                # thread_local: NCCL's watchdog thread may touch the driver while we capture.
+                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                    # Without what autograd has kept for a backward pass.
+                    outputs = [map_tensors(call(i), lambda tensor: tensor) for i in part]
+                graphs.append((graph, outputs))
         except Exception as error:
             with contextlib.suppress(Exception):
                 self._synchronize()
             raise NotCapturableError(f"cannot be captured as a CUDA graph: {str(error).splitlines()[0]}") from None
-        graph.replay()  # the first replay uploads it
-        return graph, kept
+        for graph, _ in graphs:
+            graph.replay()  # the first replay uploads it
+        return graphs
 
     def time_steady(self, call: Callable[[int], Any], iterations: int, tick: Callable[[], None]) -> list[float]:
         import torch
@@ -325,6 +343,21 @@ class Cuda:
             "all_reduce_2mib_us": median_us(lambda: dist.all_reduce(small)),
             "all_reduce_256mib_us": median_us(lambda: dist.all_reduce(large)),
         }
+
+
+def _share_memory(outputs: list[Any]) -> bool:
+    """Whether any of them lies where another one does."""
+    from harness.ring import tensors
+
+    storages = [(tensor.untyped_storage(), i) for i, output in enumerate(outputs) for tensor in tensors(output)]
+    spans = sorted((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), i) for storage, i in storages)
+    reaches, of = 0, -1
+    for begin, end, i in spans:
+        if begin < min(end, reaches) and i != of:
+            return True
+        if end > reaches:
+            reaches, of = end, i
+    return False
 
 
 _DUMP_ENABLE, _DUMP_FILE, _DUMP_FLAGS = 1, 5, 7

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from harness import platforms
+from harness.audits import counted, samples_of
 from harness.pair import FailedError
 from harness.platforms import Plan
-from harness.timing import Timed, _counted, _samples
+from harness.timing import Timed
 
 
 def drawn(plan: Plan) -> list[int]:
@@ -47,27 +48,26 @@ def test_bytes_are_drawn_only_when_the_call_has_returned(monkeypatch):
 @pytest.mark.parametrize("samples", [2, 3, 40])
 def test_samples_that_a_rank_has_audited_count_on_none(samples):
     times = [[float(sample) for sample in range(samples)]] * 2
-    assert _counted(times, Plan(samples), [{0}, {0}]) == [list(range(1, samples))] * 2
-    assert _counted([times[0], []], Plan(samples), [{0}, set()]) == [list(range(1, samples)), []]
+    assert counted(times, Plan(samples), [{0}, {0}]) == [list(range(1, samples))] * 2
+    assert counted([times[0], []], Plan(samples), [{0}, set()]) == [list(range(1, samples)), []]
 
 
 def test_all_count_where_all_are_audited():
     times = [[1.0, 2.0], [3.0, 4.0]]
-    assert _counted(times, Plan(2), [{0}, {1}]) == times
-    assert _counted(times, Plan(2, audits=((1, 1),)), [set(), set()]) == [[1.0], [3.0]]
+    assert counted(times, Plan(2), [{0}, {1}]) == times
 
 
 @pytest.mark.parametrize("said", [None, 3, [2], [-1], ["0"], [0.5], {"0": 1}])
 def test_audits_of_samples_that_there_are_none_of(said):
     with pytest.raises(FailedError, match="none of"):
-        _samples({"audited": said}, Plan(2, audit_chance=0.1))
+        samples_of({"audited": said}, Plan(2, audit_chance=0.1))
 
 
 def test_a_rank_that_was_not_to_draw_has_audited_nothing():
-    assert _samples({"audited": []}, Plan(2)) == set()
-    assert _samples({"audited": [0, 1]}, Plan(2, audit_chance=0.1)) == {0, 1}
+    assert samples_of({"audited": []}, Plan(2)) == set()
+    assert samples_of({"audited": [0, 1]}, Plan(2, audit_chance=0.1)) == {0, 1}
     with pytest.raises(FailedError):
-        _samples({"audited": [0]}, Plan(2))
+        samples_of({"audited": [0]}, Plan(2))
 
 
 class Ranks:
@@ -82,14 +82,12 @@ class Ranks:
         if op == "time":
             plan = Plan(**message["plan"])
             for rank in range(2):
-                calls = self.say(plan, rank) if plan.audit_chance else [call for _, call in plan.audits]
-                self.there[rank] += [[message["block"], call, 64] for call in calls]
-            eager = plan.audit_chance > 0
+                self.there[rank] += [[message["block"], call, 64] for call in self.say(plan, rank)]
             return [
                 {
                     "times_us": [1e-3] * plan.samples,
                     "host_us": [],
-                    "audited": sorted({call // plan.calls for call in self.say(plan, rank)}) if eager else [],
+                    "audited": sorted({call // plan.calls for call in self.say(plan, rank)}),
                 }
                 for rank in range(2)
             ]
@@ -121,12 +119,12 @@ def by_chance(plan: Plan, rank: int) -> list[int]:
 def test_no_block_and_one_of_two_samples_can_be_judged():
     ranks = Ranks(by_chance)
     timed = ranks.timed()
-    timed.judge_audits()
+    timed.audits.judge()
     timed._captured = True
-    timed._time("device", timed._audits(Plan(2, 3), "device"), clocks=False)
-    timed.judge_audits()
-    assert timed.audited == {"eager": 0, "device": 1}
-    timed.judge_audits()
+    timed._time("device", timed.audits.planned(Plan(2, 3), "device"), clocks=False)
+    timed.audits.judge()
+    assert timed.audits.done["device"] >= 1
+    timed.audits.judge()
 
 
 @pytest.mark.parametrize("samples", [2, 3, 50])
@@ -134,11 +132,11 @@ def test_each_rank_is_judged_by_what_it_has_drawn(samples):
     ranks = Ranks(by_chance)
     timed = ranks.timed()
     for _ in range(40):
-        block = timed._time("eager", timed._audits(Plan(samples, 3), "eager"), clocks=False)
+        block = timed._time("eager", timed.audits.planned(Plan(samples, 3), "eager"), clocks=False)
         assert len(block.slowest_us) >= 1
     there = [{(block, call) for block, call, _ in rank} for rank in ranks.there]
-    timed.judge_audits()
-    assert timed.audited["eager"] >= 8
+    timed.audits.judge()
+    assert timed.audits.done["eager"] >= 8
     for taken in ranks.took:
         assert taken[0] or taken[1]
         assert all(set(keys) <= own for keys, own in zip(taken, there, strict=True))
@@ -156,16 +154,16 @@ def test_each_rank_is_judged_by_what_it_has_drawn(samples):
 def test_a_rank_that_draws_as_it_likes(say, match):
     timed = Ranks(say).timed()
     for _ in range(20):
-        timed._time("eager", timed._audits(Plan(50, 1), "eager"), clocks=False)
+        timed._time("eager", timed.audits.planned(Plan(50, 1), "eager"), clocks=False)
     with pytest.raises(FailedError, match=match):
-        timed.judge_audits()
+        timed.audits.judge()
 
 
 def test_outputs_of_samples_that_were_not_drawn():
     ranks = Ranks(by_chance)
     timed = ranks.timed()
-    timed._time("eager", timed._audits(Plan(50, 1), "eager"), clocks=False)
+    timed._time("eager", timed.audits.planned(Plan(50, 1), "eager"), clocks=False)
     spare = next(call for call in itertools.count() if [0, call, 64] not in ranks.there[0])
     ranks.there[0].append([0, spare, 64])
     with pytest.raises(FailedError, match="nobody asked for"):
-        timed.judge_audits()
+        timed.audits.judge()

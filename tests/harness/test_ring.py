@@ -8,7 +8,6 @@ import torch
 from harness.ring import (
     CHANGED,
     Ring,
-    Shelf,
     Use,
     alias,
     clone,
@@ -115,33 +114,6 @@ def test_overwriting_keeps_memory_and_version_and_takes_plain_values():
 def test_an_alias_is_the_same_memory():
     tensor = torch.arange(12.0).reshape(3, 4)[:, 1:]
     assert torch.equal(alias(tensor), tensor) and alias(tensor).data_ptr() == tensor.data_ptr()
-
-
-def test_a_shelf_copies_until_it_is_full():
-    shelf = Shelf()
-    shelf._BYTES = 2048
-    value = {"a": torch.arange(100.0), "b": [torch.ones(3, dtype=torch.bfloat16), 5]}
-    copies = [shelf.copy(value) for _ in range(20)]
-    kept = [copy for copy in copies if copy is not None]
-    assert 2 <= len(kept) < 20 and copies[: len(kept)] == kept
-    value["a"].zero_()
-    assert all(float(copy["a"].sum()) == 4950 and copy["b"][1] == 5 for copy in kept)
-    shelf.clear()
-    assert shelf.copy(value) is not None
-
-
-def test_a_shelf_has_room_for_the_least_number_however_their_sizes_differ():
-    shelf = Shelf()
-    shelf._BYTES = 2048
-    sizes = [200, 300, 400, 500, 600, 1]  # the room is made for four of the first
-    copies = [shelf.copy(torch.full((size,), float(size))) for size in sizes]
-    # Not the small one either: another rank, whose outputs are larger, could not keep the same.
-    assert [copy is not None for copy in copies] == [True] * 4 + [False] * 2
-    assert all(
-        bool((copy == size).all()) and len(copy) == size for copy, size in zip(copies[:4], sizes[:4], strict=True)
-    )
-    shelf.clear()
-    assert shelf.copy(torch.ones(100)) is not None
 
 
 def test_a_clone_is_contiguous_if_asked():

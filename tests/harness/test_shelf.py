@@ -1,0 +1,67 @@
+"""Copies of outputs until there is no more room, and by chance from then on."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from harness.platforms import LEAST_KEPT
+from harness.ring import same_bits, tensors
+from harness.shelf import Shelf
+
+
+def small() -> Shelf:
+    shelf = Shelf()
+    shelf._BYTES = 2048
+    return shelf
+
+
+def test_copies_do_not_change_with_what_was_copied():
+    shelf, value = small(), {"a": torch.arange(100.0), "b": [torch.ones(3, dtype=torch.bfloat16), 5]}
+    for key in range(20):
+        shelf.offer(key, value)
+    value["a"].zero_()
+    assert 2 <= len(shelf.copies) < 20
+    assert all(float(copy["a"].sum()) == 4950 and copy["b"][1] == 5 for copy in shelf.copies.values())
+    shelf.clear()
+    assert shelf.copies == {}
+
+
+def test_the_first_of_a_key_stays():
+    shelf = small()
+    for value in (1.0, 2.0):
+        shelf.offer("one", torch.full((10,), value))
+    assert float(shelf.copies["one"][0]) == 1
+
+
+def test_each_of_those_offered_is_as_likely_to_be_there_in_the_end():
+    seen, shelf = Counter(), small()
+    for _ in range(2000):
+        shelf.clear()
+        for key in range(16):
+            shelf.offer(key, torch.full((100,), float(key)))
+        assert all(bool((copy == key).all()) for key, copy in shelf.copies.items())
+        seen.update(list(shelf.copies))
+    there = len(shelf.copies)
+    assert LEAST_KEPT <= there < 16
+    assert sum(seen.values()) == 2000 * there
+    # Nine standard deviations of the binomial count of each.
+    assert min(seen[key] for key in range(16)) > 2000 * there / 16 - 9 * (2000 * there / 16) ** 0.5
+
+
+@pytest.mark.parametrize("sizes", [[200, 300, 400, 500, 600, 1], [600, 1, 2, 3000, 4000, 5000], [1] * 7 + [900] * 9])
+def test_the_least_number_is_kept_however_their_sizes_differ(sizes):
+    shelf = small()
+    for key, size in enumerate(sizes):
+        shelf.offer(key, [torch.full((size,), float(key)), torch.full((3,), key, dtype=torch.int8)])
+        right = [[torch.full((sizes[k],), float(k)), torch.full((3,), k, dtype=torch.int8)] for k in shelf.copies]
+        for copy, expected in zip(shelf.copies.values(), right, strict=True):
+            assert all(map(same_bits, tensors(copy), tensors(expected)))
+        assert len(shelf.copies) >= min(key + 1, LEAST_KEPT)
+
+
+def test_outputs_without_tensors():
+    shelf = small()
+    for key in range(100):
+        shelf.offer(key, None)
+    assert len(shelf.copies) == 100
