@@ -1,4 +1,4 @@
-"""Ratios and times as persons and models read them. Imports no torch."""
+"""Ratios, times and what others have written as persons and models read them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ def time_text(us: float, protocol: Protocol) -> str:
     return f"mean {us:.1f} us" if protocol == "pkb" else f"{us:.1f} us"
 
 
-def one_line(value: object, limit: int) -> str:
-    """What an untrusted process said, as one line of at most so many characters."""
-    return " ".join(str(value)[: 2 * limit].translate(_CONTROLS).split())[:limit]
+def plain(text: str) -> str:
+    """The text without control characters, newlines apart: an escape sequence could forge a verdict."""
+    return "".join(char if char.isprintable() or char == "\n" else " " if char == "\t" else "�" for char in text)
 
 
-_CONTROLS = dict.fromkeys((*range(32), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
+def one_line(value: object, width: int = 100) -> str:
+    """The first words of a text, or of what an untrusted process said, as one line of at most `width` characters."""
+    flat = " ".join(plain(str(value).lstrip()[: 4 * width]).split())
+    return flat if len(flat) <= width else flat[: width - 3] + "..."

@@ -22,11 +22,11 @@ from harness.remote.batch import Answer, Item, answer, inside, manifest_path, re
 from harness.remote.files import write_whole
 from harness.remote.messages import CompileJob, EvaluateJob, InspectJob, Job, PlainJob, ProfileJob, Reply, identity
 from harness.types import Candidate, IsolationLevel, Limits, PlatformName, Request
+from harness.wording import one_line
 from problems.catalogue import Entry, find, select_case
 from problems.spec import ProblemError
 from service.candidates import REFERENCE, read_candidate
 from service.options import Setup, resolve
-from service.text import one_line
 from tools.compile import compiled_text
 from tools.profile_text import profile_text
 from tools.text import evaluation_text

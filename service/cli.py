@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import RingsmithError, UsageError
+from harness.wording import one_line
 from problems.spec import ProblemError
 from service.commands import (
     debug,
@@ -33,7 +34,7 @@ from service.commands import (
     serve,
     sweep,
 )
-from service.text import indent, one_line
+from service.text import indent
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 

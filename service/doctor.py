@@ -11,8 +11,8 @@ from harness.calibration import Calibration
 from harness.lease import Quarantined
 from harness.machine import PROVIDER_KEYS, GpuScan, Isolation, Machine, Toolchain
 from harness.types import Frozen, PlatformName
+from harness.wording import one_line
 from service.calibration import age, differences
-from service.text import one_line
 
 _BUSY = 0.05
 """Share of a GPU's memory in use above which somebody else is on it; a bare driver holds about 0.5%."""

@@ -13,6 +13,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from harness.types import Stage
+from harness.wording import one_line, plain
 from runs.events import (
     AgentCalled,
     Budget,
@@ -33,7 +34,6 @@ from runs.events import (
 from runs.fold import Folding
 from runs.messages import ToolCall
 from runs.wording import charged, duration, speedups
-from service.text import one_line, plain
 
 _LINES, _KEPT = 6, 2000
 """Lines that are shown of a reply while it is written, and the characters that are kept for them."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from harness.jail import LAYERS
 from harness.types import Evaluation, Finding, Mismatch, Protocol, RankReport, Timing
-from harness.wording import ratio_text, time_text
+from harness.wording import one_line, ratio_text, time_text
 from runs.attempts import Attempt
 from runs.events import Spend
 from runs.fold import Run
 from runs.wording import charged, duration, speedups
-from service.text import columns, indent, one_line
+from service.text import columns, indent
 
 _LOG_LINES = 20
 """Lines of a failing candidate's compiler output that are shown; --json has all of it."""

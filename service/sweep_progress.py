@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from harness.wording import ratio_text
+from harness.wording import one_line, ratio_text
 from runs.attempts import headline
 from runs.fold import Folding
 from runs.sweep import Cell, Plan
@@ -17,7 +17,7 @@ from runs.wording import duration
 from service.estimate import Estimate
 from service.render import spent
 from service.tally import STATES, Tally
-from service.text import columns, one_line
+from service.text import columns
 
 _CAPS = {"usd": "--sweep-usd", "tokens": "--sweep-tokens", "device_s": "--sweep-gpu-hours", "wall_s": "--sweep-wall"}
 """The flag by which a cap is given."""

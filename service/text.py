@@ -1,19 +1,10 @@
-"""Text for terminals: columns, one-liners, and nothing that a candidate or a model wrote reaching the terminal raw."""
+"""Text for terminals: columns, and blocks that are moved right."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-
-def plain(text: str) -> str:
-    """The text without control characters, newlines apart: an escape sequence could forge a verdict."""
-    return "".join(char if char.isprintable() or char == "\n" else " " if char == "\t" else "�" for char in text)
-
-
-def one_line(text: str, width: int = 100) -> str:
-    """The first words of a text, white space collapsed, at most `width` characters."""
-    flat = " ".join(plain(text).split())
-    return flat if len(flat) <= width else flat[: width - 3] + "..."
+from harness.wording import one_line, plain
 
 
 def columns(rows: Iterable[Sequence[str]]) -> str:

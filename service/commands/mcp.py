@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.errors import UsageError
+from harness.wording import one_line
 from problems.catalogue import find
 from runs.events import Event, RunConfig, RunFinished, RunStarted
 from runs.record import DEFAULT_ROOT, Record
@@ -43,7 +44,6 @@ from service.options import (
 )
 from service.progress import RunProgress, stderr_console
 from service.render import run_summary
-from service.text import one_line
 
 if TYPE_CHECKING:
     from agent.external import External

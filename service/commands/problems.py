@@ -12,10 +12,11 @@ import typer
 from harness import calibration, platforms, roofline
 from harness.errors import UsageError
 from harness.roofline import Floors
+from harness.wording import plain
 from problems.catalogue import Entry, entries, find, load, statement
 from problems.spec import Case, ProblemError, Work
 from service.options import DTypeName, Json, Platform, Setup, Suite, WorldSize, resolve
-from service.text import columns, plain
+from service.text import columns
 
 app = typer.Typer(help="List the problems, show one, or begin one.", no_args_is_help=True, rich_markup_mode=None)
 

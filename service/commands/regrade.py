@@ -13,6 +13,7 @@ import typer
 
 from harness.errors import UsageError
 from harness.types import Candidate, Check, DType, IsolationLevel, PlatformName, Protocol, Request
+from harness.wording import one_line
 from problems.catalogue import find, select_case
 from runs.events import RunConfig
 from runs.fold import Run
@@ -23,7 +24,6 @@ from runs.sweep_record import SweepRecord
 from service.commands.runs import find_runs, warn
 from service.options import Json, RunsDir, SandboxCa, SandboxToken, access
 from service.progress import stages, stderr_console
-from service.text import one_line
 
 _AS_IT_WAS = "Default: as the run had it."
 

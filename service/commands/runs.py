@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.errors import HarnessError, RingsmithError, UsageError
+from harness.wording import one_line, plain
 from runs import control
 from runs.events import (
     AgentCalled,
@@ -32,7 +33,7 @@ from runs.wording import charged, speedups, when
 from service.options import Json, RunsDir
 from service.progress import asked
 from service.render import attempts_table, run_summary
-from service.text import columns, indent, one_line, plain
+from service.text import columns, indent
 
 app = typer.Typer(
     help="List runs, show or export some, or enter one that goes on.", no_args_is_help=True, rich_markup_mode=None

@@ -18,6 +18,7 @@ from textual.css.query import NoMatches
 from textual.widgets import DataTable, Static
 
 from harness.errors import RingsmithError
+from harness.wording import one_line
 from service.debugger import views
 from service.debugger.code import highlighted
 from service.debugger.editor import edit
@@ -25,7 +26,6 @@ from service.debugger.help import HELP, KEYS, keys
 from service.debugger.journal import Row
 from service.debugger.screens import Leaving, Line, Pane, Reader
 from service.debugger.session import Debugging
-from service.text import one_line
 
 LOOK_S = 0.2
 """How often it is looked what has happened: in the run, in the file, on the clock."""

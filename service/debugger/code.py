@@ -8,7 +8,7 @@ from collections.abc import Collection
 from rich.syntax import Syntax
 from rich.text import Text
 
-from service.text import plain
+from harness.wording import plain
 
 _STRING = re.compile(r"(?P<quote>\"\"\"|''')(?P<inner>.*?)(?P=quote)", re.S)
 _C = re.compile(r'^\s*#\s*include\b|\bextern "C"|\b__global__\b', re.M)

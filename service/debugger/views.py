@@ -10,12 +10,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from harness.types import Verdict
-from harness.wording import ratio_text
+from harness.wording import one_line, plain, ratio_text
 from runs.messages import Message
 from service.debugger.code import changes, highlighted
 from service.debugger.journal import Result, Row
 from service.debugger.session import Debugging
-from service.text import one_line, plain
 
 _NO_LIMIT = "\n\nBudget left: no limit."
 """What a model is told after each call, and a person need not be."""

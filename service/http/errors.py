@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from agent.models import redaction
 from harness.errors import HarnessError, RingsmithError
 from harness.types import Frozen
+from harness.wording import one_line
 from problems.spec import ProblemError
 from service.errors import ConflictError, UnknownError
-from service.text import one_line
 
 log = logging.getLogger("ringsmith.http")
 

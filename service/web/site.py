@@ -12,10 +12,10 @@ from typing import Any
 from nicegui import ui
 
 from harness.errors import RingsmithError
+from harness.wording import one_line
 from problems.spec import ProblemError
 from service.http.access import Grant, Scope, Tokens
 from service.jobs.keeper import Keeper
-from service.text import one_line
 from service.web import LOGIN
 from service.web.live import Lives
 

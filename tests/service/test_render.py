@@ -4,11 +4,12 @@ from pathlib import Path
 
 from harness.jail import LAYERS
 from harness.types import Difference, Measurement, Mismatch, RankReport, Ratio, Stage, Verdict
+from harness.wording import one_line, plain
 from runs.events import LaneStarted, Spend
 from runs.fold import fold
 from runs.wording import duration
 from service.render import attempts_table, evaluation_block, run_summary, spent
-from service.text import columns, one_line, plain
+from service.text import columns
 
 
 def test_a_pass_shows_both_figures_with_their_intervals(evaluation) -> None:

@@ -1,5 +1,5 @@
-"""Asks torch for its statistics twice in each call, which leaves hundreds of objects that only the garbage collector can
-free, and keeps the host at work ten times longer than the device.
+"""Asks torch for its statistics twice in each call, which leaves hundreds of objects that only the garbage collector
+can free, and keeps the host at work ten times longer than the device.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Works while a CUDA graph is captured only where its output does not get the memory again that an earlier one had. That
-told timed graphs from audited ones, and 3.1x the reference's speed could be had; there is one kind now, whose outputs
-stay where they are, and it always works.
+"""Works while a CUDA graph is captured only where its output does not get the memory again that an earlier one had.
+That told timed graphs from audited ones, and 3.1x the reference's speed could be had; there is one kind now, whose
+outputs stay where they are, and it always works.
 """
 
 import torch
