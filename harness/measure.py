@@ -163,7 +163,9 @@ def summarise(
     if noise.only_longer:
         least = ref.min_us / cand.min_us
         ratio = ratio.model_copy(update={"low": min(ratio.low, least), "high": max(ratio.high, least)})
-    unseen = noise.relative + noise.absolute_us / min(ref.median_us, cand.median_us)
+    # Equal sides differ by `of_host` of what either needs.
+    launches = math.hypot(*(noise.of_host * (side.host_us or 0.0) / side.median_us for side in (ref, cand)))
+    unseen = noise.relative + noise.absolute_us / min(ref.median_us, cand.median_us) + launches / math.sqrt(2)
     low = math.hypot(ratio.value / ratio.low - 1, unseen)
     high = math.hypot(ratio.high / ratio.value - 1, unseen)
     readings = [block.reading for block in (*reference, *candidate) if block.reading.sm_mhz]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.jail import LAYERS
 from harness.types import Evaluation, Finding, Mismatch, Protocol, RankReport, Timing
-from harness.wording import one_line, ratio_text, time_text
+from harness.wording import graphs_text, one_line, ratio_text, time_text
 from runs.attempts import Attempt
 from runs.events import Spend
 from runs.fold import Run
@@ -118,6 +118,8 @@ def _figures(evaluation: Evaluation) -> list[str]:
         lines.append("    calls torch.distributed's collectives or NCCL itself")
     if slowed := max((t.reference_slowed or 0.0 for t in filter(None, (measured.eager, measured.device))), default=0.0):
         lines.append(f"    the reference was {slowed:.2f}x slower beside the candidate; its time without it counts")
+    if remark := graphs_text(measured):
+        lines.append(f"    device: {remark}")
     if measured.device_note:
         lines.append(f"    no device figure: {one_line(measured.device_note)}")
     if measured.sol_us is not None and measured.sol_fraction is not None:

@@ -19,7 +19,7 @@ from harness.types import (
     Timing,
     Verdict,
 )
-from harness.wording import figure, interval, time_text
+from harness.wording import figure, graphs_text, interval, time_text
 
 _MAX_LOG_LINES = 24
 _MAX_FINDINGS = 3
@@ -152,9 +152,12 @@ def _host_line(eager: Timing) -> list[str]:
 def _notes(measured: Measurement) -> list[str]:
     """What the figures should be read with."""
     slowed = [t.reference_slowed for t in (measured.eager, measured.device) if t is not None and t.reference_slowed]
-    if not slowed:
-        return []
-    return [f"note    the reference was {max(slowed):.2f}x slower beside your ranks; its time without them counts"]
+    notes = (
+        [f"the reference was {max(slowed):.2f}x slower beside your ranks; its time without them counts"]
+        if slowed
+        else []
+    )
+    return [f"note    {note}" for note in (*notes, graphs_text(measured)) if note]
 
 
 def _floor_line(measured: Measurement) -> str:

@@ -79,6 +79,8 @@ class Noise:
 
     relative: float
     absolute_us: float
+    of_host: float = 0.0
+    """Share of what a side's host needs to issue a call: what the device needs between one launch and the next."""
     only_longer: bool = False
     """Whether other work on the machine may make one side's calls many times longer in all its blocks. It leaves the
     least times alone, so the interval holds their ratio as well."""

@@ -165,8 +165,10 @@ class Cuda:
             keep=handle,
         )
 
-    # Two sets of processes place their buffers and NCCL's differently: a third of a microsecond per call as a rule.
-    noise = Noise(relative=0.002, absolute_us=0.5)
+    # Two sets of processes place their buffers and NCCL's differently: a third of a microsecond per call as a rule,
+    # more where a call is many launches. Of 201 eager and 126 device figures of a reference against itself 96% and 95%
+    # have 1 in their intervals so; with 0.2% and 0.5 us alone it was 80% and 91%.
+    noise = Noise(relative=0.005, absolute_us=0.5, of_host=0.005)
     outside = (1.25, 1000.0, 1.5)
     quiet = (1.05, 1.5)
 

@@ -147,6 +147,20 @@ def test_the_interval_is_widened_by_what_no_block_shows():
     assert ratio.low == pytest.approx(1.5 / 1.02) and ratio.high == pytest.approx(1.5 * 1.02)
 
 
+def test_the_interval_is_widened_by_what_launches_cost():
+    """Of a side that is many launches its own share; a figure without launches is not widened."""
+
+    def side(us, *host_us):
+        return [Block([[us] * 9], [[host] * 9 for host in host_us]) for _ in range(BLOCKS)]
+
+    noise = Noise(0.01, 0.2, of_host=0.1)
+    alike = summarise(side(20.0, 20.0), side(20.0, 20.0), noise).speedup
+    assert alike.high == pytest.approx(1.12)
+    one = summarise(side(20.0, 20.0), side(20.0, 1e-9), noise).speedup
+    assert one.high == pytest.approx(1.02 + 0.1 / 2**0.5)
+    assert summarise(side(20.0), side(20.0), noise).speedup.high == pytest.approx(1.02)
+
+
 def test_where_other_work_makes_calls_longer_the_least_times_count_as_well():
     """The reference waits for a processor in nine samples of ten; without that both sides are alike."""
     reference = [Block([[20.0 + 80 * (i % 10 > 0) for i in range(40)]]) for _ in range(BLOCKS)]
