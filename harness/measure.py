@@ -163,11 +163,8 @@ def summarise(
     if noise.only_longer:
         least = ref.min_us / cand.min_us
         ratio = ratio.model_copy(update={"low": min(ratio.low, least), "high": max(ratio.high, least)})
-    # Equal sides differ by `of_host` of what either needs.
-    launches = math.hypot(*(noise.of_host * (side.host_us or 0.0) / side.median_us for side in (ref, cand)))
-    unseen = noise.relative + noise.absolute_us / min(ref.median_us, cand.median_us) + launches / math.sqrt(2)
-    low = math.hypot(ratio.value / ratio.low - 1, unseen)
-    high = math.hypot(ratio.high / ratio.value - 1, unseen)
+    more = unseen(ref, cand, noise)
+    low, high = math.hypot(ratio.value / ratio.low - 1, more), math.hypot(ratio.high / ratio.value - 1, more)
     readings = [block.reading for block in (*reference, *candidate) if block.reading.sm_mhz]
     clocks = None
     if readings:
@@ -185,6 +182,14 @@ def summarise(
         blocks=len(candidate),
         clocks=clocks,
     )
+
+
+def unseen(reference: Latency, candidate: Latency, noise: Noise) -> float:
+    """What no block shows, relative: how far apart sets of processes may be that are as fast as these."""
+    sides = (reference, candidate)
+    # Equal sides differ by `of_host` of what either needs.
+    launches = math.hypot(*(noise.of_host * (side.host_us or 0.0) / side.median_us for side in sides)) / math.sqrt(2)
+    return noise.relative + noise.absolute_us / min(side.median_us for side in sides) + launches
 
 
 def _ratio(reference: list[Block], candidate: list[Block]) -> Ratio:
