@@ -10,9 +10,10 @@ from pathlib import Path
 
 from harness import cache, causes, diagnosis, machine, policy, store
 from harness.errors import HarnessError
+from harness.outcomes import checked_error
 from harness.processes import Processes
 from harness.progress import Phase
-from harness.ranks import RankSet, checked_error
+from harness.ranks import RankSet
 from harness.types import BuildReport, Candidate, Limits, Stage, Verdict
 from harness.wording import one_line
 

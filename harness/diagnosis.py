@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.outcomes import Frame, Outcome, RankOutcome, parse_stack
 from harness.progress import Phase
-from harness.ranks import Frame, Outcome, RankOutcome, parse_stack
 from harness.types import Mismatch, RankReport, Stage, Verdict
 
 _API = {"NameError", "AttributeError", "ImportError", "NoSolutionError", "KitError"}

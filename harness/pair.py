@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import diagnosis, waiting
+from harness.outcomes import Outcome
 from harness.processes import Processes
 from harness.progress import Phase
-from harness.ranks import Outcome, RankSet
+from harness.ranks import RankSet
 from harness.types import Finding, Mismatch, RankReport, Request, Stage, Verdict
 from harness.wording import one_line
 

@@ -18,8 +18,10 @@ from harness.clocks import Clocks
 from harness.errors import HarnessError, SandboxError
 from harness.jail import Jail
 from harness.lease import BusyError, Lease, free_devices
+from harness.nursery import Nursery
+from harness.outcomes import Outcome
 from harness.platforms import cuda
-from harness.ranks import Nursery, Outcome, RankSet
+from harness.ranks import RankSet
 from harness.types import Environment, IsolationLevel, Limits, PlatformName, Stage
 from problems.catalogue import Entry
 from problems.spec import Case, ProblemError, Work

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.diagnosis import candidate_line, name_ranks
+from harness.outcomes import Frame, RankOutcome
 from harness.progress import Phase
-from harness.ranks import Frame, RankOutcome
 from harness.types import Finding
 
 _COLLECTIVE = re.compile(r"(all_)?reduce|(all_)?gather|broadcast|scatter|all_to_all|barrier")

@@ -10,8 +10,8 @@ from harness.candidate_rank import import_candidate
 from harness.cause_rules import Rule, find
 from harness.compiler_log import errors, shorten
 from harness.diagnosis import judge_failure
+from harness.outcomes import Outcome, RankOutcome
 from harness.rank import describe_error
-from harness.ranks import Outcome, RankOutcome
 from harness.runtime_causes import KIT_NAMES
 from harness.types import Finding, RankReport, Stage, Verdict
 from tests import compiler_logs

@@ -10,9 +10,9 @@ import torch
 from harness import kit
 from harness.candidate_rank import NoSolutionError, import_candidate
 from harness.diagnosis import candidate_line, classify_error, judge_failure, judge_mismatches
+from harness.outcomes import Frame, Outcome, RankOutcome, describe_exit
 from harness.progress import Phase, Words
 from harness.rank import describe_error
-from harness.ranks import Frame, Outcome, RankOutcome, describe_exit
 from harness.types import Mismatch, Stage, Verdict
 
 OWN = Frame("/scratch/candidate.py", 7, "solution")

@@ -13,9 +13,10 @@ import pytest
 from harness import machine_code
 from harness.errors import HarnessError
 from harness.evaluate import Sandbox
+from harness.outcomes import checked_error, describe_exit, parse_stack
 from harness.pair import Pair
 from harness.progress import Phase
-from harness.ranks import RankSet, checked_error, describe_exit, parse_stack
+from harness.ranks import RankSet
 from harness.removal import remove
 from harness.types import Backend, Candidate, Limits, Request, Verdict
 from problems import catalogue

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import jail, jail_files, jail_process, processes, ranks
+from harness import jail, jail_files, jail_process, nursery, processes
 from harness.errors import HarnessError, SandboxError
 from harness.evaluate import Sandbox
 from harness.types import Backend, Candidate, Limits, Request, Verdict
@@ -212,7 +212,7 @@ with open("/dev/shm/mine", "wb") as file:
 def test_whatever_it_does_ends_with_a_verdict_and_leaves_nothing(trick, monkeypatch):
     use("unshare", monkeypatch)
     monkeypatch.setattr(jail, "_SHM_SHARE", 128)  # 128th of the memory: full in a moment
-    monkeypatch.setattr(ranks, "_LOG_BYTES", 1 << 20)
+    monkeypatch.setattr(nursery, "_LOG_BYTES", 1 << 20)
     body = "".join(f"    {line}\n" for line in HOSTILE[trick].strip().splitlines())
     with Sandbox("cpu", 2, LIMITS, isolation="strict") as own:
         own.environment()

@@ -15,8 +15,8 @@ from harness import lease, machine
 from harness.allowance import Allowance
 from harness.errors import BudgetEndedError, HarnessError
 from harness.lease import BusyError, Lease, free_devices
+from harness.outcomes import Outcome, RankOutcome
 from harness.processes import Processes
-from harness.ranks import Outcome, RankOutcome
 from harness.types import Limits
 
 ROOT = Path(__file__).resolve().parents[2]

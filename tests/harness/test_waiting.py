@@ -1,8 +1,8 @@
 """Who waits for whom."""
 
 from harness import waiting
+from harness.outcomes import Frame, RankOutcome
 from harness.progress import Phase, Words
-from harness.ranks import Frame, RankOutcome
 
 SOURCE = "import x\n\ndef solution(t):\n    buf.barrier()\n    dist.all_reduce(t)\n    work.wait()\n    LIB.go(t)\n"
 
