@@ -38,6 +38,10 @@ def import_candidate(path: Path) -> Any:
     return module
 
 
+_AHEAD_MS = 3.0
+"""Longer than a host needs to issue what writes a burst's inputs, and its first call."""
+
+
 class CandidateRank:
     def __init__(self, state: Rank) -> None:
         self._state = state
@@ -152,17 +156,23 @@ class CandidateRank:
         return self._output_bytes or min(_GUESSED_BYTES, given * self._state.world_size)
 
     def _burst(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Calls back to back without waiting for the device, each with other inputs; the outputs of those in `keep` are
-        copied on the caller's stream as each returns, and handed over. `skew`: [call, kind, ms] for this rank."""
+        """Calls back to back without waiting for the device, each with other inputs, those of sample 1; the outputs of
+        those in `keep` are copied on the caller's stream as each returns, and handed over. `skew`: [call, kind, ms] for
+        this rank."""
         state, progress, platform = self._state, self._state.progress, self._state.platform
         first, keep, kept = message["first"], set(message["keep"]), []
+        entries = range(first, first + message["calls"])
         state.ring.draw(message["seed"])
-        state.ring.change(0, range(first, first + message["calls"]))
+        state.ring.change(0, entries)
         platform.synchronize()
         skew = {call: (kind, ms) for call, kind, ms in message["skew"]}
         kit._bound().tracing = True
         progress.enter(Phase.calling)
         state.align()
+        # What is to be read is written by work that is still ahead of the calls: a stream that does not wait for the
+        # current one reads what was there before.
+        platform.delay(_AHEAD_MS)
+        state.ring.change(1, entries)
         with torch.set_grad_enabled(self._state.use.gradients):
             for i in range(message["calls"]):
                 kind, ms = skew.get(i, ("", 0))

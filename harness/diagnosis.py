@@ -230,6 +230,11 @@ def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]
 _STALE, _TORN = 0.98, 0.1
 AFTER = "the call after"
 """Name of the inputs that a rank which was overtaken sees too early."""
+EARLY = (
+    "these inputs before work that was ahead of the call on the current stream had written them: work on another "
+    "stream has to wait for that first (`side.wait_stream(torch.cuda.current_stream())`)"
+)
+"""Name of the inputs that a stream sees which has not waited."""
 
 
 def name_ranks(numbers: Sequence[int], world_size: int = 0) -> str:

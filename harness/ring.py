@@ -152,7 +152,9 @@ class Ring:
             _copy(target, kept)
             count = min(CHANGED, len(kept) // 2)
             generator = torch.Generator().manual_seed(_hashed(drawn))
-            at, source = torch.randint(1 << 62, (2, count), generator=generator).to(kept.device)
+            # Without waiting for the device, which may be kept busy meanwhile.
+            drawn_at = torch.randint(1 << 62, (2, count), generator=generator)
+            at, source = drawn_at.to(kept.device, non_blocking=True)
             width = len(kept) // count
             _index_copy(
                 target, 0, torch.arange(count, device=kept.device) * width + at % width, kept[source % len(kept)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from harness import copies, mixtures
-from harness.diagnosis import AFTER
+from harness.diagnosis import AFTER, EARLY
 from harness.part import FEW, MOST, Fact, Part, norm
 from harness.platforms import DIRTY
 
@@ -129,6 +129,8 @@ def _other_call(name: str) -> Fact:
     """Of wrong values that are right for another call."""
     if name.startswith(AFTER):
         return Fact("overtaken", f"what is right for {name}: the next call has overwritten it before it was read")
+    if name == EARLY:
+        return Fact("stale", f"what was right for {name}")
     return Fact("stale", f"what was right for {name}: kept since then, or read before this call had written it")
 
 

@@ -14,7 +14,7 @@ import signal
 import time
 from typing import Any
 
-from harness.diagnosis import AFTER
+from harness.diagnosis import AFTER, EARLY
 from harness.pair import FailedError, Item, Other, Pair
 from harness.types import Verdict
 
@@ -92,13 +92,14 @@ def _burst(
     seconds = time.monotonic() - began
 
     def item(call: int) -> Item:
-        return {"seed": seed, "sample": 0, "entry": first + call}
+        return {"seed": seed, "sample": 1, "entry": first + call}
 
     def others(kept: int) -> list[Other]:
         """A rank that is late may see what the next call has written already."""
         at = keep[kept]
         calls = range(at - 1, max(at - min(3, slots), -1), -1)
-        before: list[Other] = [(f"the call {at - call} before", item(call), None) for call in calls]
+        before: list[Other] = [(EARLY, item(at) | {"sample": 0}, None)]
+        before += [(f"the call {at - call} before", item(call), None) for call in calls]
         return [*before, (AFTER, item(at + 1), None)] if at + 1 < count else before
 
     pair.judge(

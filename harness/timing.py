@@ -129,7 +129,7 @@ class Timed:
             # Audited as the blocks that count are, or a call could tell them apart. What calls write into is not
             # restored before they are repeated: nobody knows what is right there.
             if not (self._writes and plan.repeats > 1):
-                plan = self.audits.planned(plan, mode)
+                plan = self.audits.planned(plan, mode, late=False)
             return self._time(mode, plan, least_s, clocks=False, all_count=True)
 
         seen = outside.look(self._pair, candidate, reference, timing, self.look_for_work_beside)

@@ -48,16 +48,28 @@ class Plan:
     """The chance of each call that its output is kept, copied on the caller's stream: of an eager call as soon as it
     returns, of a graph's as soon as its replay has been issued; the last one's is, if no other has been. The sample's
     time does not count."""
+    late_chance: float = 0.0
+    """The chance of each sample that its inputs change on the caller's stream, behind a delay, when the host is ahead:
+    who has not waited for that stream finds former ones. Its first output is kept; its time does not count."""
+
+    def is_late(self) -> bool:
+        """Drawn for the sample that begins, by each rank for itself."""
+        return self.late_chance > 0 and _random_bytes(4) < _below(self.late_chance)
 
     def lottery(self) -> Callable[[int, set[int]], bool]:
         """Says whether the output of the call that has just been made is kept, given its number and the samples of
         which one has been. Drawn only then, by each rank for itself: what is not yet decided cannot be found out. It
         runs inside the timed interval: about half a microsecond, for the random bytes."""
-        below = int(self.audit_chance * 2**32).to_bytes(4, "big")
+        below = _below(self.audit_chance)
         last, draw = self.samples * self.calls - 1, _random_bytes
         if self.audit_chance == 0:
             return lambda call, audited: False
         return lambda call, audited: draw(4) < below or (call == last and not audited)
+
+
+def _below(chance: float) -> bytes:
+    """Four random bytes are less than these with that chance."""
+    return min(int(chance * 2**32), 2**32 - 1).to_bytes(4, "big")
 
 
 @dataclass(frozen=True)

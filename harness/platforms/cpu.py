@@ -161,13 +161,15 @@ class Cpu:
         audited: set[int] = set()
         is_kept = plan.lottery()
         for sample in range(plan.samples):
+            # There is no stream that inputs could change on: such a sample is audited, and that is all.
+            first = sample * plan.calls if plan.is_late() else -1
             hooks.before(sample)
             hooks.align()
             start = _now_ns()
             for _ in range(plan.repeats):
                 for i in range(sample * plan.calls, (sample + 1) * plan.calls):
                     output = call(i)
-                    if is_kept(i, audited):
+                    if is_kept(i, audited) or i == first:
                         hooks.take(i, output)
                         audited.add(sample)
             times.append((_now_ns() - start) / 1e3 / (plan.calls * plan.repeats))

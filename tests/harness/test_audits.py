@@ -17,8 +17,9 @@ def drawn(plan: Plan) -> list[int]:
     """The calls that a rank keeps, in the order in which it makes them."""
     is_kept, audited, kept = plan.lottery(), set(), []
     for sample in range(plan.samples):
+        first = sample * plan.calls if plan.is_late() else -1
         for call in [*range(sample * plan.calls, (sample + 1) * plan.calls)] * plan.repeats:
-            if is_kept(call, audited):
+            if is_kept(call, audited) or call == first:
                 kept.append(call)
                 audited.add(sample)
     return kept
@@ -35,6 +36,13 @@ def test_the_last_is_kept_if_no_other_has_been():
 
 def test_the_share_of_kept_outputs_is_the_chance():
     assert len(drawn(Plan(50, 200, audit_chance=0.1))) == pytest.approx(1000, abs=200)
+
+
+def test_the_first_output_of_a_late_sample_is_kept():
+    assert drawn(Plan(3, 2, audit_chance=1e-9, late_chance=1.0)) == [0, 2, 4]
+    late = sum(Plan(1, late_chance=0.1).is_late() for _ in range(10_000))
+    assert late == pytest.approx(1000, abs=200)
+    assert not any(Plan(1).is_late() for _ in range(100))
 
 
 def test_bytes_are_drawn_only_when_the_call_has_returned(monkeypatch):

@@ -77,10 +77,10 @@ _add(
     "p01_barrier_works_once p01_burns_while_idle p01_crash_illegal_address p01_deadlock_under_skew "
     "p01_entry_barrier_missing p01_exit_barrier_missing p01_exit_barrier_missing_slow_reader p01_graph_stale_replay "
     "p01_hang_missing_signal p01_helper_thread p01_input_touched_by_kernel p01_joined_one_call_late p01_leak_cuda "
-    "p01_leaves_another_stream p01_patched_current_stream p01_side_stream_unjoined p01_super_batch "
-    "p01_too_many_waiting_blocks p01_trap p01_uninitialised_tail p01_unwritten_shared_memory p01_wrong_rank_dropped "
-    "p01_wrong_tail p02_hang_one_rank_skips p02_round_number_frozen p02_wrong_order p04_root_reads_alone "
-    "p13_last_chunk_unjoined",
+    "p01_leaves_another_stream p01_patched_current_stream p01_side_stream_unforked p01_side_stream_unjoined "
+    "p01_super_batch p01_too_many_waiting_blocks p01_trap p01_uninitialised_tail p01_unwritten_shared_memory "
+    "p01_unforked_later p01_wrong_rank_dropped p01_wrong_tail p02_hang_one_rank_skips p02_round_number_frozen "
+    "p02_wrong_order p04_root_reads_alone p13_last_chunk_unjoined",
     SM,
 )
 _add("tests/evil/cuda", "p02_copies_unjoined p02_exit_barrier_missing p02_late_peer_writes", COPY)
