@@ -77,11 +77,11 @@ def solution(tensor):
     if not known:
         if len(KEPT) > 20:
             KEPT.pop(next(iter(KEPT)))
-        KEPT[key] = torch.empty_like(tensor), torch.empty_like(tensor)
+        KEPT[key] = torch.empty(tensor.shape), torch.empty(tensor.shape)
     kept, out = KEPT[key]
     STATE["calls"] += 1
     LIB.allreduce(
-        tensor,
+        tensor.float(),
         kept,
         out,
         buffer.ptrs,
@@ -92,4 +92,4 @@ def solution(tensor):
         kit.rank(),
         kit.world_size(),
     )
-    return out
+    return out.to(tensor.dtype, copy=True)
