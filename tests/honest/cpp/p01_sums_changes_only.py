@@ -36,9 +36,14 @@ extern "C" void allreduce(const float* in, float* kept, float* out, char* const*
     head[0] = count;
     rs_barrier(signals, rank, world, 0);
     bool full = false;
-    for (int r = 0; r < world; ++r) full |= ((int32_t*)(buffers[r] + half * board))[0] > most;
+    // Another value may be the same by chance: unless the same places have changed on every rank, all is summed.
+    const int32_t* first = (int32_t*)(buffers[0] + half * board);
+    for (int r = 0; r < world; ++r) {
+        const int32_t* other = (int32_t*)(buffers[r] + half * board);
+        full |= other[0] > most || other[0] != first[0];
+        for (int32_t c = 0; c < other[0] && !full; ++c) full |= other[2 + 2 * c] != first[2 + 2 * c];
+    }
     if (!full) {
-        // The same places change on every rank.
         int32_t* mine = head;
         for (int c = 0; c < count; ++c) {
             int64_t j = mine[2 + 2 * c];
