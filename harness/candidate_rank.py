@@ -163,16 +163,17 @@ class CandidateRank:
         first, keep, kept = message["first"], set(message["keep"]), []
         entries = range(first, first + message["calls"])
         state.ring.draw(message["seed"])
-        state.ring.change(0, entries)
+        state.ring.change(0 if platform.name == "cuda" else 1, entries)
         platform.synchronize()
         skew = {call: (kind, ms) for call, kind, ms in message["skew"]}
         kit._bound().tracing = True
         progress.enter(Phase.calling)
         state.align()
-        # What is to be read is written by work that is still ahead of the calls: a stream that does not wait for the
-        # current one reads what was there before.
-        platform.delay(_AHEAD_MS)
-        state.ring.change(1, entries)
+        if platform.name == "cuda":
+            # What is to be read is written by work that is still ahead of the calls: a stream that does not wait for
+            # the current one reads what was there before.
+            platform.delay(_AHEAD_MS)
+            state.ring.change(1, entries)
         with torch.set_grad_enabled(self._state.use.gradients):
             for i in range(message["calls"]):
                 kind, ms = skew.get(i, ("", 0))

@@ -218,7 +218,8 @@ class Latency(Frozen):
     """Median over samples of (slowest rank - fastest rank)."""
     host_us: float | None = None
     """What the slowest rank's host needs to issue one call, median. Above `median_us`, a loop of such calls in Python
-    is bound by the host. None where issuing and running are the same."""
+    is bound by the host. None where issuing and running are the same, and of CUDA graphs unless each call is one of
+    its own."""
 
 
 class Ratio(Frozen):

@@ -52,19 +52,34 @@ class Plan:
     """The chance of each sample that its inputs change on the caller's stream, behind a delay, when the host is ahead:
     who has not waited for that stream finds former ones. Its first output is kept; its time does not count."""
 
-    def is_late(self) -> bool:
-        """Drawn for the sample that begins, by each rank for itself."""
-        return self.late_chance > 0 and _random_bytes(4) < _below(self.late_chance)
 
-    def lottery(self) -> Callable[[int, set[int]], bool]:
-        """Says whether the output of the call that has just been made is kept, given its number and the samples of
-        which one has been. Drawn only then, by each rank for itself: what is not yet decided cannot be found out. It
-        runs inside the timed interval: about half a microsecond, for the random bytes."""
-        below = _below(self.audit_chance)
-        last, draw = self.samples * self.calls - 1, _random_bytes
-        if self.audit_chance == 0:
-            return lambda call, audited: False
-        return lambda call, audited: draw(4) < below or (call == last and not audited)
+class Lottery:
+    """Which outputs of one rank's block are kept. Drawn by each rank for itself when a call has been made: what is not
+    yet decided cannot be found out. That runs inside the timed interval: about half a microsecond, for the random
+    bytes."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.audited: set[int] = set()
+        """Samples of which an output has been kept."""
+        self._calls, self._last, self._first = plan.calls, plan.samples * plan.calls - 1, -1
+        self._below, self._late, self._draw = _below(plan.audit_chance), _below(plan.late_chance), _random_bytes
+        self._none = plan.audit_chance == 0 and plan.late_chance == 0
+
+    def begins(self, sample: int) -> bool:
+        """Whether this sample's inputs change late."""
+        late = not self._none and self._draw(4) < self._late
+        self._first = sample * self._calls if late else -1
+        return late
+
+    def keeps(self, call: int) -> bool:
+        """Whether the output of the call that has just been made is kept: by chance, or as the first one of a late
+        sample, or as the last one of a block of which no other has been."""
+        if self._none:
+            return False
+        kept = self._draw(4) < self._below or call == self._first or (call == self._last and not self.audited)
+        if kept:
+            self.audited.add(call // self._calls)
+        return kept
 
 
 def _below(chance: float) -> bytes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import DIRTY, Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
+from harness.platforms import DIRTY, Hooks, Lottery, Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -158,22 +158,20 @@ class Cpu:
 
     def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         times: list[float] = []
-        audited: set[int] = set()
-        is_kept = plan.lottery()
+        lottery = Lottery(plan)
         for sample in range(plan.samples):
             # There is no stream that inputs could change on: such a sample is audited, and that is all.
-            first = sample * plan.calls if plan.is_late() else -1
+            lottery.begins(sample)
             hooks.before(sample)
             hooks.align()
             start = _now_ns()
             for _ in range(plan.repeats):
                 for i in range(sample * plan.calls, (sample + 1) * plan.calls):
                     output = call(i)
-                    if is_kept(i, audited) or i == first:
+                    if lottery.keeps(i):
                         hooks.take(i, output)
-                        audited.add(sample)
             times.append((_now_ns() - start) / 1e3 / (plan.calls * plan.repeats))
-        return Times(times, [], sorted(audited))
+        return Times(times, [], sorted(lottery.audited))
 
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         raise NotCapturableError("the cpu platform has no launch queue; the eager figure is the only one")

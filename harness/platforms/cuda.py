@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import DIRTY, Hooks, Noise, NotCapturableError, Plan, SymmetricMemory, Times
+from harness.platforms import DIRTY, Hooks, Lottery, Noise, NotCapturableError, Plan, SymmetricMemory, Times
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -228,12 +228,9 @@ class Cuda:
     def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         times, host, prime_us, count = [], [], plan.prime_us, plan.calls * plan.repeats
-        audited: set[int] = set()
-        is_kept = plan.lottery()
+        lottery = Lottery(plan)
         for sample in range(plan.samples):
-            late = plan.is_late()
-            began = self._settle(prime_us, partial(hooks.before, sample), late=late)
-            first = sample * plan.calls if late else -1
+            began = self._settle(prime_us, partial(hooks.before, sample), late=lottery.begins(sample))
             hooks.align()
             stream = self._current_stream()
             start.record(stream)
@@ -241,9 +238,8 @@ class Cuda:
             for _ in range(plan.repeats):
                 for i in range(sample * plan.calls, (sample + 1) * plan.calls):
                     output = call(i)
-                    if is_kept(i, audited) or i == first:
+                    if lottery.keeps(i):
                         hooks.take(i, output)
-                        audited.add(sample)
             issued = _now_ns()
             end.record(stream)
             end.synchronize()
@@ -252,18 +248,15 @@ class Cuda:
             # A host that was overtaken gets more room from the next sample on. One that waits for the device inside the
             # call always is: its waiting is the candidate's own.
             prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
-        return Times(times, host, sorted(audited))
+        return Times(times, host, sorted(lottery.audited))
 
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         graphs = self._captured(call, plan)
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         times, host, prime_us, count = [], [], plan.prime_us, plan.calls * plan.repeats
-        audited: set[int] = set()
-        is_kept = plan.lottery()
+        lottery = Lottery(plan)
         for sample in range(plan.samples):
-            late = plan.is_late()
-            began = self._settle(prime_us, partial(hooks.before, sample), late=late)
-            first = sample * plan.calls if late else -1
+            began = self._settle(prime_us, partial(hooks.before, sample), late=lottery.begins(sample))
             hooks.align()
             stream = self._current_stream()
             start.record(stream)
@@ -273,9 +266,8 @@ class Cuda:
                 for graph, outputs in graphs:
                     graph.replay()
                     for output in outputs:
-                        if is_kept(i, audited) or i == first:
+                        if lottery.keeps(i):
                             hooks.take(i, output)
-                            audited.add(sample)
                         i += 1
             issued = _now_ns()
             end.record(stream)
@@ -283,7 +275,7 @@ class Cuda:
             times.append(start.elapsed_time(end) * 1e3 / count)
             host.append((issued - before) / 1e3 / count)
             prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
-        return Times(times, host if len(graphs) > 1 else [], sorted(audited))
+        return Times(times, host if len(graphs) > 1 else [], sorted(lottery.audited))
 
     def forget(self) -> None:
         self._graphs.clear()

@@ -9,19 +9,21 @@ import pytest
 from harness import platforms
 from harness.audits import counted, samples_of
 from harness.pair import FailedError
-from harness.platforms import Plan
+from harness.platforms import Lottery, Plan
 from harness.timing import Timed
 
 
 def drawn(plan: Plan) -> list[int]:
     """The calls that a rank keeps, in the order in which it makes them."""
-    is_kept, audited, kept = plan.lottery(), set(), []
+    lottery, kept = Lottery(plan), []
     for sample in range(plan.samples):
-        first = sample * plan.calls if plan.is_late() else -1
-        for call in [*range(sample * plan.calls, (sample + 1) * plan.calls)] * plan.repeats:
-            if is_kept(call, audited) or call == first:
-                kept.append(call)
-                audited.add(sample)
+        lottery.begins(sample)
+        kept += [
+            call
+            for call in [*range(sample * plan.calls, (sample + 1) * plan.calls)] * plan.repeats
+            if lottery.keeps(call)
+        ]
+    assert lottery.audited == {call // plan.calls for call in kept}
     return kept
 
 
@@ -40,17 +42,18 @@ def test_the_share_of_kept_outputs_is_the_chance():
 
 def test_the_first_output_of_a_late_sample_is_kept():
     assert drawn(Plan(3, 2, audit_chance=1e-9, late_chance=1.0)) == [0, 2, 4]
-    late = sum(Plan(1, late_chance=0.1).is_late() for _ in range(10_000))
+    lottery = Lottery(Plan(10_000, late_chance=0.1))
+    late = sum(map(lottery.begins, range(10_000)))
     assert late == pytest.approx(1000, abs=200)
-    assert not any(Plan(1).is_late() for _ in range(100))
+    assert not any(map(Lottery(Plan(100)).begins, range(100)))
 
 
 def test_bytes_are_drawn_only_when_the_call_has_returned(monkeypatch):
     made = []
     monkeypatch.setattr(platforms, "_random_bytes", lambda count: made.append(count) or bytes(count))
-    is_kept = Plan(1, 2, audit_chance=0.1).lottery()
+    lottery = Lottery(Plan(1, 2, audit_chance=0.1))
     assert made == []
-    assert is_kept(0, set()) and made == [4]
+    assert lottery.keeps(0) and made == [4]
 
 
 @pytest.mark.parametrize("samples", [2, 3, 40])
