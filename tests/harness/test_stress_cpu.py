@@ -59,6 +59,19 @@ def test_a_run_may_refuse_collectives(box):
     assert allowed.passed and not allowed.uses_nccl, allowed.summary
 
 
+def test_memory_that_is_kept_for_new_inputs_only_is_no_leak(box):
+    """As libraries keep what they have compiled for a shape: problem 32's inputs have other shapes in every call, and
+    its reference holds up to 2.8 MiB more after each, until they come again."""
+    keeps = HONEST.replace(
+        "    out = ", "    KEPT.setdefault(tensor.numpy().tobytes(), torch.ones(1 << 19))\n    out = "
+    ).replace("\ndef", "\nimport torch\nKEPT = {}\ndef", 1)
+    evaluation = box.evaluate(request(keeps, timing=False))
+    assert evaluation.passed, evaluation.summary
+    leaks = keeps.replace("tensor.numpy().tobytes()", "len(KEPT)")
+    evaluation = box.evaluate(request(leaks, timing=False))
+    assert evaluation.verdict is Verdict.out_of_memory and "2.0 MiB more host memory" in evaluation.summary
+
+
 def test_wrong_only_when_timed(box):
     """Right in everything that comes before: the timed loop runs with garbage collection off."""
     late = HONEST.replace("    return out", "    return out if gc.isenabled() else out + 1").replace(

@@ -15,8 +15,8 @@ STATE = {}
 def looked_at():
     frame = sys._getframe(2)
     while frame is not None:
-        if "audited" in frame.f_locals:
-            return frame.f_locals["audited"] >= 0
+        if "lottery" in frame.f_locals:
+            return frame.f_locals["i"] == frame.f_locals["lottery"]._last
         frame = frame.f_back
     return True
 
