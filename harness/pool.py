@@ -72,8 +72,8 @@ class Pool:
         self.platform_name: PlatformName = platform
         self.world_size = world_size
         self.limits = Limits()
-        self._members = _Shelf(members, patience_s)
-        self._builders = _Shelf(builders, patience_s) if builders else None
+        self._members = _Members(members, patience_s)
+        self._builders = _Members(builders, patience_s) if builders else None
         self._topology: Topology | None = None
         self._work: dict[tuple[str, int, str, str], Work] = {}
         self._once = threading.Lock()
@@ -86,14 +86,14 @@ class Pool:
 
     def stop(self) -> None:
         """Answer nobody who waits, and nobody who asks from now on; what is under way comes to its end."""
-        for shelf in filter(None, (self._members, self._builders)):
-            shelf.stop()
+        for members in filter(None, (self._members, self._builders)):
+            members.stop()
 
     def close(self) -> None:
         """End every process."""
         self.stop()
-        for shelf in filter(None, (self._members, self._builders)):
-            for member in shelf.all:
+        for members in filter(None, (self._members, self._builders)):
+            for member in members.all:
                 member.close()
 
     def add(self, member: Member) -> None:
@@ -112,8 +112,8 @@ class Pool:
         key = (entry.suite, entry.number, case.name, dtype)
         with self._once:
             if key not in self._work:
-                shelf = self._builders or self._members
-                self._work[key] = shelf.ask(lambda member: member.inspect(entry, case, dtype))
+                builders = self._builders or self._members
+                self._work[key] = builders.ask(lambda member: member.inspect(entry, case, dtype))
             return self._work[key]
 
     def topology(self) -> Topology:
@@ -126,8 +126,8 @@ class Pool:
         """Nothing: sandboxes that others use are warm."""
 
     def compile(self, candidate: Candidate, *, allowance: Allowance | None = None) -> BuildReport:
-        shelf = self._builders or self._members
-        return shelf.ask(lambda member: member.compile(candidate, allowance=allowance), candidate.hash, allowance)
+        builders = self._builders or self._members
+        return builders.ask(lambda member: member.compile(candidate, allowance=allowance), candidate.hash, allowance)
 
     def evaluate(
         self,
@@ -159,7 +159,7 @@ class Pool:
         return self._members.ask(profile, (request.suite, request.problem, request.case), allowance)
 
 
-class _Shelf:
+class _Members:
     """Sandboxes that are lent to one request at a time."""
 
     def __init__(self, members: Sequence[Member], patience_s: float) -> None:

@@ -226,7 +226,8 @@ RULES: tuple[Rule, ...] = (
         "device",
         "tensors on different devices meet: make new ones with device=x.device",
     ),
-    Rule(r"Torch not compiled with CUDA|Found no NVIDIA driver", "device",
+    Rule(r"Torch not compiled with CUDA|Found no NVIDIA driver|torch\.cuda\.\w+ requires CUDA support"
+         r"|dummy base class (?:Event|CUDAGraph)|accelerator device when none is available", "device",
          "there is no GPU here: this is the cpu platform, or the module is imported where it is only built"),
     Rule(r"No backend type associated with device type (?P<name>\w+)", "device",
          "the process group has no backend for {name} tensors"),

@@ -356,6 +356,19 @@ def test_what_a_call_raises(expression, bind_kit, tmp_path, one_rank_group):
     assert found.text.endswith(" (line 9)") and found.evidence.startswith("candidate.py:9: ")
 
 
+@pytest.mark.parametrize(
+    "expression", ["x.cuda()", "torch.cuda.Stream()", "torch.cuda.Event()", "torch.cuda.CUDAGraph()", "x.pin_memory()"]
+)
+def test_what_torch_without_cuda_says(expression, bind_kit, tmp_path):
+    import torch
+
+    if torch.version.cuda:
+        pytest.skip("torch is built with CUDA here")
+    bind_kit("")
+    (found,) = failure(f"{HEAD}\n\ndef solution(x):\n    return {expression}\n", tmp_path, torch.ones(2, 3))
+    assert found.cause == "device" and "there is no GPU here" in found.text and found.certain
+
+
 def test_the_names_of_kit_are_its_own():
     public = {name for name, value in vars(kit).items() if getattr(value, "__module__", "") == "harness.kit"}
     assert set(KIT_NAMES["harness.kit"]) <= public
