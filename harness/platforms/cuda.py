@@ -218,12 +218,12 @@ class Cuda:
         cache and less memory bandwidth."""
         import torch
 
-        if self._side is None:
-            self._side = torch.cuda.Stream()
-            self._side_sink = torch.zeros_like(self._sink)
+        self._side = self._side or torch.cuda.Stream()
         with torch.cuda.stream(self._side):
+            # Made in here: what the current stream's memory is free for may have to wait for work that still reads it.
+            sink = torch.zeros_like(self._sink)
             for _ in range(max(1, int(ms * 1e3 / _READ_US))):
-                torch.sum(self._filler, 0, out=self._side_sink)
+                torch.sum(self._filler, 0, out=sink)
 
     def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)

@@ -130,3 +130,26 @@ def test_more_gpus_than_there_are_is_one_clear_line():
     done = subprocess.run([*command, "--world-size", "64"], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "needs 64 GPUs" in done.stderr and done.stderr.count("\n") <= 2
+
+
+def test_load_beside_the_current_stream_writes_nothing_that_work_on_it_still_needs():
+    import torch
+
+    from harness.platforms.cuda import Cuda
+
+    platform = Cuda()
+    platform._busy = torch._C._cuda_sleep
+    platform._filler = torch.zeros(1 << 20, dtype=torch.int64, device="cuda")
+    platform._sink = torch.zeros((), dtype=torch.int64, device="cuda")
+    target, ones = torch.zeros(64, dtype=torch.int64, device="cuda"), torch.ones(16, dtype=torch.int64, device="cuda")
+    at = torch.arange(32, 48, device="cuda")
+    taken = [
+        torch.empty(64, device="cuda") for _ in range(4096)
+    ]  # all that is free, so that the next gets that of `at`
+    torch.cuda.synchronize()
+    platform.delay(20)
+    target.index_copy_(0, at, ones)
+    del at
+    platform.disturb(2)
+    torch.cuda.synchronize()
+    assert target.nonzero().flatten().tolist() == list(range(32, 48)) and len(taken) == 4096
