@@ -21,9 +21,12 @@ _BLOCK_S = 0.03
 _MIN_SAMPLES, _MAX_SAMPLES = 3, 50
 _WARM_UP_CALLS, _WARM_UP_S = 200, 0.1
 """Each side is warm after that many calls or that long, whichever is sooner."""
-_SAMPLE_US = 300.0
-"""Calls shorter than this are timed several at once."""
-MAX_CALLS = 10
+_CALLS = (8, 5, 3, 2, 1)
+"""How many calls a sample may have: few numbers, so that noise seldom decides. A single call that the ranks begin
+together takes longer than one of eight back to back, the more so the shorter it is."""
+_SAMPLE_US, _LONGEST_US, _ISSUING_US = 300.0, 3000.0, 0.8 * MAX_PRIME_US
+"""What the reference's calls in a sample take at most, the slower side's, and the slower host to issue them: it would
+not stay ahead of a device that is kept busy for `MAX_PRIME_US`. One call may take longer."""
 _OVERHEAD_US = 150.0
 """Of a sample besides its calls and its priming: drain, flush, barrier."""
 _ATTEMPTS = 3
@@ -85,7 +88,7 @@ class Alternation:
 def alternate(reference: TimeBlock, candidate: TimeBlock, calls: int | None = None) -> Alternation:
     """Warm up, size the blocks by the slower side, then time both in ABBA rounds until the ratio's interval is tight.
 
-    `calls` back to back in a sample: chosen by the length of a call unless given."""
+    `calls` back to back in a sample: chosen by the length of the reference's unless given."""
     sides = {"R": reference, "C": candidate}
     plan = _plan(sides, calls)
     blocks: dict[str, list[Block]] = {"R": [], "C": []}
@@ -116,27 +119,37 @@ def alone(time_block: TimeBlock, calls: int | None = None) -> tuple[Latency, Pla
 def _plan(sides: dict[str, TimeBlock], calls: int | None) -> Plan:
     """From the last of some warm-up blocks of each side: a candidate's processes are new, and the first calls in them
     are slow (on cpu twice as slow for a tenth of a second)."""
-    call_us, host_us = {}, {}
-    for side, time_block in sides.items():
-        first = time_block(Plan(_MIN_SAMPLES, calls or 1, prime_us=300.0))
-        call_us[side], host_us[side] = _seen(first)
-    second = _sized(call_us, {side: min(us, 300.0) for side, us in host_us.items()}, calls)
-    for side, time_block in sides.items():
-        began, calls = time.monotonic(), 0
-        while calls < _WARM_UP_CALLS and (calls == 0 or time.monotonic() < began + _WARM_UP_S):
-            block, calls = time_block(second), calls + second.samples * second.calls
-        call_us[side], host_us[side] = _seen(block)
-    return _sized(call_us, host_us, second.calls)
+    first = Plan(_MIN_SAMPLES, calls or 1, prime_us=300.0)
+    seen = {side: _seen(time_block(first)) for side, time_block in sides.items()}
+    plan = _sized({side: (us, min(host, 300.0)) for side, (us, host) in seen.items()}, calls)
+    seen = {side: _warmed_up(time_block, plan) for side, time_block in sides.items()}
+    warm = _sized(seen, calls)
+    if warm.calls != plan.calls:  # another number of outputs is alive at once
+        seen = {side: _seen(time_block(warm)) for side, time_block in sides.items()}
+        warm = _sized(seen, warm.calls)
+    return warm
+
+
+def _warmed_up(time_block: TimeBlock, plan: Plan) -> tuple[float, float]:
+    began, calls = time.monotonic(), 0
+    while calls < _WARM_UP_CALLS and (calls == 0 or time.monotonic() < began + _WARM_UP_S):
+        block, calls = time_block(plan), calls + plan.samples * plan.calls
+    return _seen(block)
 
 
 def _seen(block: Block) -> tuple[float, float]:
+    """Microseconds of a call, and those that the host needs to issue it."""
     return median(block.slowest_us), block.slowest_host_us or 0.0
 
 
-def _sized(call_us: dict[str, float], host_us: dict[str, float], calls: int | None) -> Plan:
-    """A block of about `_BLOCK_S` on the slower side; both sides get the same."""
-    slower, issuing = max(call_us.values()), max(host_us.values())
-    count = calls or max(1, min(MAX_CALLS, int(_SAMPLE_US / max(slower, 1.0))))
+def _sized(seen: dict[str, tuple[float, float]], calls: int | None) -> Plan:
+    """A block of about `_BLOCK_S` on the slower side; both sides get the same.
+
+    How many calls a sample has follows from the reference, the same for all candidates that are not much slower."""
+    slower, issuing = (max(side) for side in zip(*seen.values(), strict=True))
+    reference = seen["R"][0]
+    bounds = ((reference, _SAMPLE_US), (slower, _LONGEST_US), (issuing, _ISSUING_US))
+    count = calls or next((n for n in _CALLS if all(n * us <= most for us, most in bounds)), 1)
     # Half as much again as the host needs: a rank whose host falls behind would make all others wait for it.
     prime = min(MAX_PRIME_US, 100.0 + 1.5 * count * issuing)
     samples = int(_BLOCK_S * 1e6 / (count * slower + prime + _OVERHEAD_US))

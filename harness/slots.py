@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from harness.measure import MAX_CALLS
-
+MOST_CALLS = 10
+"""Of a burst or a timed sample."""
 MANY, FEW = 4, 2
 """Distinct input sets that repeated calls go round; fewer where they are larger than any cache."""
 LARGE_BYTES = 64 << 20
@@ -23,4 +23,4 @@ def number(input_bytes: int) -> int:
 def copies(slots: int, writes: bool) -> int:
     """Entries of the ring for each slot. `writes`: calls may write into their arguments."""
     # As many in all as a sample or a burst has calls: each finds its inputs in memory and not in a cache, and as given.
-    return math.ceil(MAX_CALLS / slots) if slots == MANY or writes else 1
+    return math.ceil(MOST_CALLS / slots) if slots == MANY or writes else 1

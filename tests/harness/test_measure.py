@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from harness import measure
+from harness import measure, slots
 from harness.measure import PKB_ITERATIONS, PKB_WARM_UP, Block, Reading, pkb
 from harness.platforms import Noise
 
@@ -72,10 +72,10 @@ def test_timed_blocks_are_alike_on_both_sides_and_sized_by_the_slower():
 
 @pytest.mark.parametrize(
     ("call_us", "samples", "calls"),
-    [(0.0, 50, 10), (25, 50, 10), (140, 50, 2), (499, 40, 1), (1000, 24, 1), (20_000, 3, 1), (1e9, 3, 1)],
+    [(0.0, 50, 8), (25, 50, 8), (38, 50, 5), (140, 50, 2), (499, 40, 1), (1000, 24, 1), (20_000, 3, 1), (1e9, 3, 1)],
 )
 def test_a_block_lasts_as_long_as_it_may_within_bounds(call_us, samples, calls):
-    plan = measure._sized({"R": call_us, "C": 0.0}, {"R": 0.0, "C": 0.0}, None)
+    plan = measure._sized({"R": (call_us, 0.0), "C": (0.0, 0.0)}, None)
     assert (plan.samples, plan.calls) == (samples, calls)
 
 
@@ -83,8 +83,8 @@ def test_the_device_is_kept_busy_while_the_slower_host_issues_a_sample():
     log = []
     timing = alternate(Side("R", log, steady(30), host_us=20.0), Side("C", log, steady(30), host_us=80.0))
     plan = log[-1][1]
-    assert plan.calls == timing.calls == 10
-    assert plan.prime_us > 10 * 80.0
+    assert plan.calls == timing.calls == 8
+    assert plan.prime_us > 8 * 80.0
     assert (timing.reference.host_us, timing.candidate.host_us) == (20.0, 80.0)
 
 
@@ -92,6 +92,31 @@ def test_a_host_that_waits_for_the_device_does_not_grow_the_priming_without_end(
     log = []
     alternate(Side("R", log, steady(30), host_us=1e6), Side("C", log, steady(30)))
     assert log[-1][1].prime_us == measure.MAX_PRIME_US
+
+
+@pytest.mark.parametrize(("slower_us", "calls"), [(1, 8), (370, 8), (500, 5), (40_000, 1)])
+def test_the_reference_says_how_many_calls_a_sample_has(slower_us, calls):
+    """Two candidates of one problem are then timed alike, unless one would take for ever."""
+    assert measure._sized({"R": (30, 0.0), "C": (slower_us, 0.0)}, None).calls == calls
+
+
+@pytest.mark.parametrize(("host_us", "calls"), [(400, 8), (700, 5), (2000, 2), (9000, 1)])
+def test_a_sample_has_no_more_calls_than_a_host_can_issue_ahead(host_us, calls):
+    plan = measure._sized({"R": (30, host_us), "C": (30, 10.0)}, None)
+    assert plan.calls == calls and (plan.prime_us > 1.2 * calls * host_us or calls == 1)
+
+
+def test_no_sample_has_more_calls_than_there_are_inputs_for():
+    assert max(measure._CALLS) <= slots.MOST_CALLS
+
+
+@pytest.mark.parametrize("slow_us", [30, 400])
+def test_calls_in_a_sample_do_not_follow_from_how_slow_the_first_were(slow_us):
+    log = []
+    alternate(Side("R", log, lambda rank, call: slow_us if call < 3 else 30), Side("C", log, steady(30)))
+    assert {plan.calls for _, plan in log[-12:]} == {8}
+    before = log[-13][1]
+    assert before.calls == 8, "nor are they the first of their number"
 
 
 def test_calls_per_sample_can_be_given():
