@@ -34,27 +34,6 @@ def explain(
     return tuple(_runtime_finding(*group, len(ranks), ranks, source) for group in groups[:_MAX_FINDINGS])
 
 
-def unordered(verdict: Verdict | None, source: str, found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Of a race that nothing else explains: what in the candidate is probably not waited for."""
-    if verdict is not Verdict.race or any(finding.cause != "unknown" for finding in found):
-        return ()
-    streams = [n for n, line in enumerate(source.splitlines(), 1) if _STREAM.search(line)]
-    if not streams:
-        return ()
-    return (
-        Finding(
-            cause="stream not joined",
-            text="the candidate has streams of its own, and only calls back to back are wrong: probably the caller's "
-            "stream does not wait for one of them before `solution` returns (wait_stream, cudaStreamWaitEvent), or one "
-            f"begins before the caller's stream has got there{_at(streams[0])}",
-            evidence="single calls, which are waited for, were right; the wrong values are no other call's",
-            certain=False,
-        ),
-    )
-
-
-_STREAM = re.compile(r"\bcuda\.Stream\(|\bcudaStreamCreate\w*\(|\bcuStreamCreate\w*\(|getStreamFromPool")
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Compilers
 

@@ -21,6 +21,7 @@ from harness import (
     slots,
     store,
     stress,
+    unwaited,
 )
 from harness.build import Builds, load_deadline, write_candidate
 from harness.errors import BudgetEndedError, SandboxError
@@ -104,7 +105,7 @@ class Run:
     def _findings(self, failure: FailedError) -> tuple[Finding, ...]:
         source = self._request.candidate.source
         found = failure.findings or causes.explain(failure.verdict, failure.summary, failure.log, failure.ranks, source)
-        return (*causes.unordered(failure.verdict, source, found), *found)
+        return (*unwaited.unwaited(failure.verdict, source, found), *found)
 
     def _uses_nccl(self) -> bool:
         seen = self._pair is not None and self._pair.uses_collectives
