@@ -63,6 +63,7 @@ class CandidateRank:
             "burst": self._burst,
             "settled": self._settled,
             "time": self._time,
+            "rest": lambda message: {},
             "audits": self._hand_over,
             "last": self._last_output,
             "profile": self._profile,

@@ -52,6 +52,8 @@ class Block:
     host_us: Sequence[Sequence[float]] = ()
     """`host_us[rank][sample]`: issuing one call; empty where that says nothing."""
     reading: Reading = field(default_factory=Reading)
+    wall_us: float = 0.0
+    """From asking for it to the last rank's reply, by the supervisor's clock."""
 
     @property
     def slowest_us(self) -> list[float]:

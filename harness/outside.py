@@ -51,7 +51,7 @@ def look(
     claimed, ranks, bounds = timing.candidate.median_us, pair.candidate, pair.box.platform.outside
     sizes = _Sizes(timing)
     before, began = _load(ranks), time.monotonic()
-    _, once_us = _seen(time_block, sizes.plan(_MARGINS[0]), 0.0)
+    once_us = time_block(sizes.plan(_MARGINS[0]), 0.0).wall_us
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
     few = 1 + math.ceil(_ENOUGH_US / once_us)
     looks = [(sizes.repeats, margin, _ROUNDS // 2) for margin in _MARGINS]
@@ -131,21 +131,14 @@ class _Blocks:
         """Two more of each. The least of all blocks so far counts, as what disturbs a block only makes it longer."""
         for repeats in list(self._rest_us) * 2:
             plan = replace(self._once, repeats=repeats, seed=secrets.randbits(60))
-            block, wall_us = _seen(self._time_block, plan, self._once_us)
-            self._rest_us[repeats].append(wall_us - plan.calls * repeats * sum(block.slowest_us))
+            block = self._time_block(plan, 2 * repeats * self._once_us / 1e6)
+            self._rest_us[repeats].append(block.wall_us - plan.calls * repeats * sum(block.slowest_us))
             self._claims += [median(block.slowest_us)] if repeats > 1 else []
         without, with_repeats = (min(rest) for rest in self._rest_us.values())
         claims, (relative, absolute_us, consistent) = min(self._claims), bounds
         seen = claims + max(0.0, (with_repeats - without) / self._extra)
         allowed = relative * claims + absolute_us / self._extra
         return _Found(seen, claims, seen <= allowed and claims <= consistent * claimed, seen > _GROSS * allowed)
-
-
-def _seen(time_block: TimeBlock, plan: Plan, once_us: float) -> tuple[Block, float]:
-    """A block, and how long it took in microseconds; without repeats it took `once_us`."""
-    began = time.monotonic()
-    block = time_block(plan, 2 * plan.repeats * once_us / 1e6)
-    return block, (time.monotonic() - began) * 1e6
 
 
 def _load(ranks: RankSet) -> tuple[float, float, float]:

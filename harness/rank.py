@@ -193,7 +193,8 @@ def main(
             channel.send({"error": describe_error(error), "nonce": message["nonce"]})
         if not gc.isenabled():
             # What timed calls have left behind. Any sooner, and the clock outside would take it for calls that are
-            # longer than claimed: 22 us for each call of one that asks torch.cuda.memory_stats() twice.
+            # longer than claimed: 22 us for each call of one that asks torch.cuda.memory_stats() twice. Who is asked
+            # for `rest` answers when it is done.
             gc.collect(0)
             gc.enable()
         sys.stdout.flush()

@@ -56,18 +56,19 @@ class Timed:
         asks the driver and may have to wait for it. Raises NotCapturableError."""
         plan = replace(plan, communicator=next(self._next_communicator))
         ranks, idle = self._pair.reference, self._pair.candidate
-        began, used = time.monotonic(), idle.cpu_s() if idle.alive else 0.0
+        used, began = idle.cpu_s() if idle.alive else 0.0, time.monotonic()
         ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
         reading = self._pair.box.read_clocks() if clocks else measure.Reading()
         replies = self._pair.expect(ranks.wait(120), "timing the reference")
+        took_s = time.monotonic() - began
         if refused := [reply["not_capturable"] for reply in replies if "not_capturable" in reply]:
             raise platforms.NotCapturableError(f"the reference {refused[0]}")
         if idle.alive:
-            self._reference_s += time.monotonic() - began
+            self._reference_s += took_s
             self._idle_cpu_s += idle.cpu_s() - used
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
-        return Block(counted(times, plan, audited), counted(host, plan, audited), reading)
+        return Block(counted(times, plan, audited), counted(host, plan, audited), reading, 1e6 * took_s)
 
     def candidate(self, mode: str) -> measure.TimeBlock:
         def time_block(plan: Plan) -> Block:
@@ -96,6 +97,10 @@ class Timed:
         message = {"mode": mode, "plan": asdict(plan), "block": self.audits.number}
         began = time.monotonic()
         replies = pair.ask("time", message, limit, meanwhile=look, when="in timed calls back to back")
+        took_us = (time.monotonic() - began) * 1e6
+        # What the calls have left behind is collected now: beside the reference it would look like work, and in the
+        # next block like calls that are longer than claimed.
+        pair.ask("rest", {}, pair.limits.call_s)
         refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
         if refused and mode == "device" and not self._captured:  # at any other time it is no answer
             raise platforms.NotCapturableError(one_line(refused[0], 300))
@@ -106,12 +111,11 @@ class Timed:
         audited = [samples_of(reply, plan) for reply in replies]
         self.audits.add(TimedBlock(mode, plan, audited))
         # Deadlines of later blocks follow from these times: they cannot be longer than they took.
-        took_us = (time.monotonic() - began) * 1e6
         if any(sum(t) * plan.calls * plan.repeats > 1.1 * took_us for t in times):
             raise FailedError(Verdict.integrity, "a rank claims that its calls took longer than they were waited for")
         if all_count:
-            return Block(times, host, reading)
-        return Block(counted(times, plan, audited), counted(host, plan, audited), reading)
+            return Block(times, host, reading, took_us)
+        return Block(counted(times, plan, audited), counted(host, plan, audited), reading, took_us)
 
     def given(self, call: int) -> Item:
         """What call number `call` gets if the contents of the ring are not changed."""

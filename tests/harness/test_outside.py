@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -47,13 +48,24 @@ def slower_block(us):
     return time_block
 
 
+def clocked(time_block):
+    """With the time that it really took."""
+
+    def clocked_block(plan, least_s):
+        began = time.monotonic()
+        found = time_block(plan, least_s)
+        return replace(found, wall_us=(time.monotonic() - began) * 1e6)
+
+    return clocked_block
+
+
 def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0, reference=None):
     ranks = SimpleNamespace(world_size=1, cpu_s=time.process_time, delayed_s=lambda: 0.0, pids=[os.getpid()])
     pair = SimpleNamespace(box=SimpleNamespace(platform=SimpleNamespace(outside=(1.25, 1000.0, 1.5))), candidate=ranks)
     one = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=host_us)
     timing = Timing(candidate=one, reference=one, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
     sides = candidate or block(candidate_us), reference or block(reference_us)
-    return outside.look(pair, *sides, timing, beside)
+    return outside.look(pair, *map(clocked, sides), timing, beside)
 
 
 def test_honest_claims_are_confirmed():
