@@ -197,7 +197,7 @@ class CandidateRank:
             **self._watched(),
         }
         del kept
-        reply |= guard.footprint(platform.name == "cuda")
+        reply |= guard.footprint(platform.name == "cuda", message["collect"])
         progress.complete()
         return reply
 

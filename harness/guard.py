@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
+import re
 import sys
 import time
 import types
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._device import DeviceContext
 
 from harness.ring import tensors
 
@@ -34,6 +37,15 @@ _MODULES = (
     "ring",
     "wire",
 )
+_OPERATORS = (
+    "aten::copy_", "aten::clone", "aten::_foreach_copy_", "aten::equal", "aten::detach", "aten::view",
+    "aten::as_strided", "aten::slice.Tensor", "aten::empty.memory_format", "aten::empty_strided", "aten::empty_like",
+    "aten::contiguous",
+)  # fmt: skip
+_REAL = re.compile(r"(?:CPU|CUDA|Autograd\w*|Autocast\w*|ADInplaceOrView|BackendSelect|Composite\w*|Tracer)\b").match
+_TENSOR_KINDS = torch.Tensor.__mro__
+_kernels_of, _dispatch_modes = torch._C._dispatch_dump, torch._C._len_torch_dispatch_stack
+_function_modes, _function_mode = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)  # glibc's
 _type, _id, _vars = type, id, vars  # bound before any candidate can replace them
 
@@ -54,6 +66,7 @@ def _watched() -> Iterator[tuple[str, Any]]:
         yield f"torch.{name}", getattr(torch, name)
     for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "barrier"):
         yield f"torch.distributed.{name}", getattr(dist, name)
+    yield "torch.utils._device.DeviceContext.__torch_function__", DeviceContext.__torch_function__
     for name in _MODULES:
         module = sys.modules.get(f"harness.{name}")
         for key, value in _vars(module).items() if module else ():
@@ -66,19 +79,47 @@ def _watched() -> Iterator[tuple[str, Any]]:
                         yield f"harness.{name}.{key}.{method}", function
 
 
+def _of_tensors() -> dict[str, Any]:
+    """Everything that a tensor has, as it stands in its classes."""
+    found: dict[str, Any] = {}
+    for kind in reversed(_TENSOR_KINDS):
+        found.update(_vars(kind))
+    return found
+
+
+def _kernels() -> dict[str, list[str]]:
+    """What torch runs for the operators by which the harness copies and compares. Others' imports may add kernels for
+    tensors without data (`Meta`) and the like."""
+    return {name: [line for line in _kernels_of(name).splitlines() if _REAL(line)] for name in _OPERATORS}
+
+
+def _modes() -> Iterator[str]:
+    """Modes of torch that are on between calls: they see, and may change, what the harness does with tensors.
+    `torch.set_default_device` is one that leaves tensors alone."""
+    if _dispatch_modes():
+        yield "torch's operators (a TorchDispatchMode is still on)"
+    if any(_type(_function_mode(number)) is not DeviceContext for number in range(_function_modes())):
+        yield "torch's functions (a TorchFunctionMode is still on)"
+
+
 class Tripwire:
     """Taken before the candidate is imported; `tripped` names what is no longer what it was."""
 
     def __init__(self) -> None:
         self._known = {name: self._identity(value) for name, value in _watched()}
         self._keep = [value for _, value in _watched()]  # an id means something only while its object lives
+        self._tensors, self._operators = _of_tensors(), _kernels()
 
     def tripped(self) -> list[str]:
         try:
             now = {name: self._identity(value) for name, value in _watched()}
+            tensors, operators, modes = _of_tensors(), _kernels(), [*_modes()]
         except Exception as error:
             return [f"({_type(error).__name__} when looking)"]
-        return sorted(name for name, identity in self._known.items() if now.get(name) != identity)[:5]
+        found = [name for name, identity in self._known.items() if now.get(name) != identity]
+        found += [f"torch.Tensor.{name}" for name, value in self._tensors.items() if tensors.get(name) is not value]
+        found += [f"the kernels of {name}" for name, lines in self._operators.items() if operators[name] != lines]
+        return sorted({*found, *modes})[:5]
 
     @staticmethod
     def _identity(value: Any) -> tuple[int, int]:
@@ -104,8 +145,11 @@ def shared_with(output: Any, arguments: Any) -> bool:
     )
 
 
-def footprint(on_gpu: bool) -> dict[str, int]:
-    """Threads of this process, and bytes that it holds on host and device."""
+def footprint(on_gpu: bool, collect: bool = False) -> dict[str, int]:
+    """Threads of this process, and bytes that it holds on host and device; with `collect` without what only waits for
+    the garbage collector, which takes a tenth of a second."""
+    if collect:
+        gc.collect()
     # What has been freed goes back to the kernel first, and only what is nobody else's counts: neither the allocator's
     # reserve nor the files by which outputs are handed over.
     _malloc_trim(0)

@@ -6,6 +6,7 @@ Roles: `reference` (trusted, long-lived), `candidate` (untrusted, used once), `b
 from __future__ import annotations
 
 import builtins
+import contextlib
 import difflib
 import faulthandler
 import gc
@@ -197,8 +198,9 @@ def main(
             # for `rest` answers when it is done.
             gc.collect(0)
             gc.enable()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # a candidate may have put anything there, or closed it
+                stream.flush()
 
 
 def _handlers(role: str, state: Rank) -> dict[str, Handler]:

@@ -253,7 +253,8 @@ class ReferenceRank:
             # Outputs are copied as the candidate's are, so that both sides are timed alike.
             self._shelf.clear()
             with torch.set_grad_enabled(self.state.use.gradients):
-                return self.state.time(self._run_slot, message, take=self._shelf.offer)
+                reply = self.state.time(self._run_slot, message, take=self._shelf.offer)
+            return reply | {"output_bytes": sum(t.nbytes for t in ring.tensors(self._last))}
         finally:
             platform.use_communicator(0)
 

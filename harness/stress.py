@@ -29,7 +29,7 @@ _PULSES, _PULSE_S = (6, 24), 0.005
 """How often ranks are stopped in a burst, at least and at most: once in so many seconds of the last one."""
 _LEAK_BYTES = 1 << 20
 """Growth per call below this is not called a leak."""
-_AGAIN = 3
+_AGAIN = 4
 """How often a burst is made again if memory has grown: what is kept for new shapes or values is there already."""
 _random = random.SystemRandom()
 
@@ -60,8 +60,8 @@ def run(pair: Pair, ring: int, slots: int) -> None:
         pulses = min(_PULSES[1], max(_PULSES[0], round(seconds / _PULSE_S)))
     _threads(footprints, calls[1:])
     if _grown(footprints, calls[1:]):
-        again = [_make(pair, BURSTS + number, burst, slots, pulses)[0] for number in range(_AGAIN)]
-        if growing := _grown(footprints[-1:] + again, [burst.calls] * _AGAIN):
+        again = [_make(pair, BURSTS + number, burst, slots, pulses, collect=True)[0] for number in range(_AGAIN)]
+        if growing := _grown(again, [burst.calls] * (_AGAIN - 1)):
             raise FailedError(Verdict.out_of_memory, f"{growing} after every call")
 
 
@@ -95,11 +95,14 @@ def sparse(pair: Pair) -> None:
         )  # fmt: skip
 
 
-def _make(pair: Pair, number: int, burst: _Burst, slots: int, pulses: int) -> tuple[list[dict[str, int]], float]:
-    """Makes a burst; returns the footprint of each rank after it, and how long it took."""
+def _make(
+    pair: Pair, number: int, burst: _Burst, slots: int, pulses: int, *, collect: bool = False
+) -> tuple[list[dict[str, int]], float]:
+    """Makes a burst; returns the footprint of each rank after it (`collect`: without what only waits for the garbage
+    collector), and how long it took."""
     seed, first, count, keep = burst.seed, burst.first, burst.calls, burst.keep
     skew, said = _skew(pair.candidate.world_size, count)
-    message = {"seed": seed, "first": first, "calls": count, "keep": list(keep)}
+    message = {"seed": seed, "first": first, "calls": count, "keep": list(keep), "collect": collect}
     began = time.monotonic()
     replies = pair.ask(
         "burst",

@@ -22,6 +22,7 @@ from harness.measure import Alternation, Block
 from harness.pair import FailedError, Item, Pair
 from harness.platforms import Plan
 from harness.types import Timing, Verdict
+from harness.unclocked import Elsewhere
 from harness.wording import one_line
 
 _IDLE_SHARE, _IDLE_S = 0.25, 0.1
@@ -41,6 +42,9 @@ class Timed:
         self._next_communicator = itertools.cycle(range(communicators))
         self._captured = False
         """Whether the candidate's calls are in a CUDA graph, which all its device blocks use."""
+        self._elsewhere = Elsewhere(pair.box.platform.unclocked)
+        self._rest_s = 0.0
+        """How long the candidate's ranks took to collect what timed calls have left behind."""
         self._began = time.monotonic()
         self._reference_s = self._idle_cpu_s = 0.0
         """How long the reference was timed while the candidate was to wait, and what it used of the processors."""
@@ -68,6 +72,8 @@ class Timed:
             self._idle_cpu_s += idle.cpu_s() - used
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
+        self._elsewhere.output_bytes = max(reply["output_bytes"] for reply in replies)
+        self._elsewhere.add("reference", mode, plan, times, host, audited, 1e6 * took_s)
         return Block(counted(times, plan, audited), counted(host, plan, audited), reading, 1e6 * took_s)
 
     def candidate(self, mode: str) -> measure.TimeBlock:
@@ -101,6 +107,12 @@ class Timed:
         # What the calls have left behind is collected now: beside the reference it would look like work, and in the
         # next block like calls that are longer than claimed.
         pair.ask("rest", {}, pair.limits.call_s)
+        self._rest_s += time.monotonic() - began - took_us / 1e6
+        if self._rest_s > pair.limits.call_s:
+            raise FailedError(
+                Verdict.timeout,
+                f"what its timed calls leave behind has kept its ranks busy for {self._rest_s:.1f} s between them",
+            )
         refused = [reply["not_capturable"] for reply in replies if "not_capturable" in reply]
         if refused and mode == "device" and not self._captured:  # at any other time it is no answer
             raise platforms.NotCapturableError(one_line(refused[0], 300))
@@ -115,6 +127,7 @@ class Timed:
             raise FailedError(Verdict.integrity, "a rank claims that its calls took longer than they were waited for")
         if all_count:
             return Block(times, host, reading, took_us)
+        self._elsewhere.add("candidate", mode, plan, times, host, audited, took_us)
         return Block(counted(times, plan, audited), counted(host, plan, audited), reading, took_us)
 
     def given(self, call: int) -> Item:
@@ -139,6 +152,10 @@ class Timed:
         seen = outside.look(self._pair, candidate, reference, timing, self.look_for_work_beside)
         self.audits.judge()
         return seen
+
+    def look_for_unclocked_work(self) -> None:
+        """Raises FailedError if work was done where no clock counts it."""
+        self._elsewhere.judge()
 
     def look_for_work_beside(self) -> None:
         """Raises FailedError if the candidate's ranks, or processes that they have started, were at work when they were

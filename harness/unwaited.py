@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
+from harness.code_text import parsed
 from harness.types import Finding, Verdict
 
 _STREAM = re.compile(r"\bcuda\.Stream\(|\bcudaStreamCreate\w*\(|\bcuStreamCreate\w*\(|getStreamFromPool")
@@ -48,10 +49,9 @@ def unwaited(verdict: Verdict | None, source: str, found: Sequence[Finding]) -> 
 def _never_waited_for(source: str) -> tuple[int, str, str] | None:
     """Of the first call that returns work which nothing can wait for: its line, its name, and why nothing can."""
     try:
-        tree = ast.parse(source)
+        nodes = list(ast.walk(parsed(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    nodes = list(ast.walk(tree))
     waits = any(isinstance(node, ast.Attribute) and node.attr in _WAITS for node in nodes)
     dropped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     begun = [node for node in nodes if isinstance(node, ast.Call) and _returns_work(node)]
@@ -60,12 +60,19 @@ def _never_waited_for(source: str) -> tuple[int, str, str] | None:
         return None
     first = min(never, key=lambda node: node.lineno)
     why = "what it returns is dropped" if id(first) in dropped else "nothing in the source calls `wait`"
-    return first.lineno, ast.unparse(first.func)[:60], why
+    return first.lineno, _name(first)[:60], why
+
+
+def _name(call: ast.Call) -> str:
+    """`dist.all_reduce`; of anything longer the last part."""
+    if not isinstance(call.func, ast.Attribute):
+        return getattr(call.func, "id", "the call")
+    of = call.func.value
+    return f"{of.id}.{call.func.attr}" if isinstance(of, ast.Name) else call.func.attr
 
 
 def _returns_work(call: ast.Call) -> bool:
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return name in _POINT_TO_POINT or any(
+    return _name(call).rpartition(".")[2] in _POINT_TO_POINT or any(
         keyword.arg == "async_op" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
         for keyword in call.keywords
     )

@@ -114,6 +114,23 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class Unclocked:
+    """What a candidate may take longer than the reference where no clock counts it."""
+
+    copying: float
+    """A timed sample of which an output is copied, as a share of one without."""
+    copying_us: float
+    """The same, absolute,"""
+    copying_us_per_mib: float
+    """and by the size of the output: a candidate's copies lie in pages that nothing has touched before."""
+    between: float
+    """From one sample to the next, as a factor of what the reference takes; and as a share of its sample,"""
+    of_sample: float
+    between_us: float
+    """and absolute."""
+
+
+@dataclass(frozen=True)
 class Hooks:
     """What a rank does around timed calls."""
 
@@ -209,6 +226,8 @@ class Platform(Protocol):
     """What a call may take by the supervisor's clock: this many times the claimed time, and so many microseconds more
     for the whole block: waking up processes, and what else the machine does. And how many times what was claimed in the
     blocks that count may be claimed in those."""
+
+    unclocked: Unclocked
 
     quiet: tuple[float, float]
     """How much slower the reference may be beside a candidate than without: up to the first factor that is noise, from

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import DIRTY, Hooks, Lottery, Noise, NotCapturableError, Plan, SymmetricMemory, Times
+from harness.platforms import (
+    DIRTY,
+    MAX_PRIME_US,
+    Hooks,
+    Lottery,
+    Noise,
+    NotCapturableError,
+    Plan,
+    SymmetricMemory,
+    Times,
+    Unclocked,
+)
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -174,6 +185,11 @@ class Cuda:
     # have 1 in their intervals so; with 0.2% and 0.5 us alone it was 80% and 91%.
     noise = Noise(relative=0.005, absolute_us=0.5, of_host=0.005)
     outside = (1.25, 1000.0, 1.5)
+    # Room for a host that falls behind grows by up to `MAX_PRIME_US` from sample to sample.
+    unclocked = Unclocked(
+        copying=0.3, copying_us=100.0, copying_us_per_mib=10.0, between=2.0, of_sample=0.25,
+        between_us=1000.0 + MAX_PRIME_US,
+    )  # fmt: skip
     quiet = (1.05, 1.5)
 
     def core(self, rank: int, world_size: int) -> int | None:

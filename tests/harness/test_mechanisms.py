@@ -47,7 +47,8 @@ def _add(folder: str, names: str, found: tuple[str, ...]) -> None:
 
 _add(
     "tests/honest/cpp",
-    "p01_collects_garbage p01_finalises_late p01_joined_thread_per_call p01_logs_and_formats_errors "
+    "p01_collects_garbage p01_cycle_holds_workspace p01_finalises_late p01_joined_thread_per_call p01_keeps_quiet "
+    "p01_logs_and_formats_errors "
     "p01_ring_of_outputs p01_slow_first_call p01_strided_output p01_uses_temporary_files p02_growing_pool "
     "p02_logs_each_call p03_static_output p13_multiplies_changes_only p13_own_threads_setting "
     "p18_collective_for_part",

@@ -1,0 +1,103 @@
+"""Work that is done where no clock counts it: in samples whose outputs are copied, which do not count, or before a
+sample begins. What the reference takes there, a candidate may take as well. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.measure import median
+from harness.pair import FailedError
+from harness.platforms import Plan, Unclocked
+from harness.types import Verdict
+
+Side = Literal["reference", "candidate"]
+_FEW = 5
+"""Samples of a kind, or fewer blocks than three, that nothing follows from."""
+_COPYING = 3.0
+"""How many times as long as the reference's may the copy of an output take."""
+
+
+@dataclass
+class _Samples:
+    """Of one side, with one number of calls in a sample; in microseconds of whole samples."""
+
+    copied: list[float] = field(default_factory=list)
+    """Those of which any rank has copied an output."""
+    others: list[float] = field(default_factory=list)
+    copied_host: list[float] = field(default_factory=list)
+    others_host: list[float] = field(default_factory=list)
+    """What the slowest host needed to issue them, where that is known."""
+    between: list[float] = field(default_factory=list)
+    """Of each block: its time by the supervisor's clock besides what the ranks claim for its calls, per sample."""
+
+    def copying_us(self) -> float:
+        """How much longer a sample is of which an output is copied, for the device or the host."""
+        found = [0.0, _least(self.copied) - _least(self.others)]
+        if self.copied_host and self.others_host:
+            found.append(_least(self.copied_host) - _least(self.others_host))
+        return max(found)
+
+
+def _least(samples: list[float]) -> float:
+    """What nine in ten samples take at least: a busy machine moves medians by more than the work that is looked for,
+    and work that was put off is in all samples of which an output is copied."""
+    return sorted(samples)[len(samples) // 10]
+
+
+class Elsewhere:
+    """Of one pair's timed blocks."""
+
+    def __init__(self, allowed: Unclocked) -> None:
+        self._allowed = allowed
+        self.output_bytes = 0
+        """Of one call, on the rank that returns most."""
+        self._seen: dict[tuple[str, int, Side], _Samples] = defaultdict(_Samples)
+
+    def add(
+        self, side: Side, mode: str, plan: Plan,
+        times: list[list[float]], host: list[list[float]], copied: list[set[int]], wall_us: float,
+    ) -> None:  # fmt: skip
+        """A block: `times[rank][sample]` and `host` of one call; of each rank the samples whose output it copied."""
+        if plan.repeats > 1 or plan.audit_chance == 0:
+            return
+        seen, those = self._seen[mode, plan.calls, side], set().union(*copied)
+        samples = [plan.calls * max(sample) for sample in zip(*times, strict=True)]
+        for number, us in enumerate(samples):
+            (seen.copied if number in those else seen.others).append(us)
+        if all(host):
+            for number, sample in enumerate(zip(*host, strict=True)):
+                (seen.copied_host if number in those else seen.others_host).append(plan.calls * max(sample))
+        seen.between.append((wall_us - sum(samples)) / plan.samples)
+
+    def judge(self) -> None:
+        for (mode, calls, side), ours in list(self._seen.items()):
+            theirs = self._seen.get((mode, calls, "reference"))
+            if side == "reference" or theirs is None or min(len(ours.between), len(theirs.between)) < 3:
+                continue
+            self._judge_between(ours, theirs)
+            if min(map(len, (ours.copied, ours.others, theirs.copied, theirs.others))) >= _FEW:
+                self._judge_copies(ours, theirs)
+
+    def _judge_between(self, ours: _Samples, theirs: _Samples) -> None:
+        allowed, seen, known = self._allowed, median(ours.between), median(theirs.between)
+        sample = median(theirs.others or theirs.copied)
+        if seen > allowed.between * known + allowed.of_sample * sample + allowed.between_us:
+            raise FailedError(
+                Verdict.integrity,
+                f"{seen:.0f} us pass from one timed sample to the next, with the reference {known:.0f} us: work is "
+                "done before the clock runs",
+            )
+
+    def _judge_copies(self, ours: _Samples, theirs: _Samples) -> None:
+        allowed, plain, more = self._allowed, _least(ours.others), _least(ours.copied) - _least(ours.others)
+        known = theirs.copying_us()
+        copying_us = allowed.copying_us + allowed.copying_us_per_mib * self.output_bytes / 2**20
+        if more > allowed.copying * plain + _COPYING * known + copying_us:
+            raise FailedError(
+                Verdict.integrity,
+                f"timed calls take {plain:.0f} us a sample, and {more:.0f} us more where the harness copies an output "
+                f"(the reference's {known:.0f} us more): the work is done when somebody looks",
+            )

@@ -1,0 +1,58 @@
+"""Work where no clock counts it, from blocks of known times: 32 samples of four calls, every third of them copied."""
+
+import pytest
+
+from harness.pair import FailedError
+from harness.platforms import Plan, Unclocked
+from harness.unclocked import Elsewhere
+
+ALLOWED = Unclocked(
+    copying=0.5, copying_us=200.0, copying_us_per_mib=100.0, between=3.0, of_sample=0.25, between_us=1000.0
+)
+PLAN = Plan(samples=32, calls=4, audit_chance=0.1)
+COPIED = set(range(0, 32, 3))
+
+
+def seen(side, *, call_us=100.0, copy_us=20.0, host_copy_us=0.0, between_us=300.0, busy=(), plan=PLAN, into=None):
+    """Three blocks of two ranks; `busy` samples take ten times as long, whether they are copied or not."""
+    elsewhere = into or Elsewhere(ALLOWED)
+    for _ in range(3):
+        times = [
+            call_us * (10 if number in busy else 1) + (copy_us / plan.calls if number in COPIED else 0.0)
+            for number in range(plan.samples)
+        ]
+        host = [50.0 + (host_copy_us / plan.calls if number in COPIED else 0.0) for number in range(plan.samples)]
+        wall_us = plan.calls * sum(times) + plan.samples * between_us
+        elsewhere.add(side, "eager", plan, [times, times], [host, host], [COPIED, set()], wall_us)
+    return elsewhere
+
+
+def test_what_the_reference_takes_is_nobodys_fault():
+    seen("candidate", copy_us=600.0, into=seen("reference", copy_us=500.0)).judge()
+    seen("candidate", host_copy_us=600.0, copy_us=600.0, into=seen("reference", host_copy_us=500.0)).judge()
+    seen("candidate", between_us=2000.0, into=seen("reference", between_us=800.0)).judge()
+
+
+def test_work_that_is_put_off_until_somebody_copies():
+    with pytest.raises(FailedError, match=r"take 400 us a sample, and 600 us more where .* copies an output"):
+        seen("candidate", copy_us=600.0, into=seen("reference")).judge()
+
+
+def test_large_outputs_may_take_longer_to_copy():
+    elsewhere = seen("reference")
+    elsewhere.output_bytes = 4 << 20
+    seen("candidate", copy_us=600.0, into=elsewhere).judge()
+
+
+def test_work_between_samples():
+    with pytest.raises(FailedError, match="2500 us pass from one timed sample to the next, with the reference 300 us"):
+        seen("candidate", between_us=2500.0, into=seen("reference")).judge()
+
+
+def test_a_machine_that_is_busy_now_and_then_accuses_nobody():
+    seen("candidate", busy=COPIED - {0, 3, 6}, into=seen("reference")).judge()
+
+
+def test_blocks_without_copies_or_with_repeats_say_nothing():
+    for plan in (Plan(samples=32, calls=4), Plan(samples=32, calls=4, repeats=8, audit_chance=0.1)):
+        seen("candidate", copy_us=6000.0, between_us=9000.0, plan=plan, into=seen("reference", plan=plan)).judge()
