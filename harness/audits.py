@@ -17,9 +17,9 @@ from harness.pair import FailedError, Item, Other, Pair
 from harness.platforms import LEAST_KEPT, Plan
 from harness.types import Verdict
 
-AUDITED, LATE = 0.25, 0.1
-"""Shares of samples of which one output is kept for judgement: by a draw after the call, and because inputs change
-late. Together about three in ten."""
+AUDITED, FIRST = 0.25, 0.1
+"""Shares of samples of which one output is kept for judgement: any, by a draw after the call, and the first. Together
+about three in ten."""
 _AUDITS_S, _MIN_AUDITS, _BATCH, _BATCH_BYTES = 0.1, 8, 8, 64 << 20
 """Kept outputs are compared for this long; at least so many, and so many or so much of a block."""
 _FORMER = (
@@ -49,15 +49,14 @@ class Audits:
         self.done = {"eager": 0, "device": 0}
         """Outputs that have been compared in full, by mode."""
 
-    def planned(self, plan: Plan, mode: str, *, late: bool = True) -> Plan:
-        """The plan with a seed of its own and audits by chance. `late`: whether inputs may change late, which makes a
-        sample longer for a clock outside."""
+    def planned(self, plan: Plan, mode: str) -> Plan:
+        """The plan with a seed of its own and audits by chance."""
         if mode == "steady":  # PKB's method, as it is
             return plan
         # Each rank draws for itself; shares are those of samples of which any has.
         ranks = self._pair.candidate.world_size
         chance = AUDITED / (plan.calls * plan.repeats * ranks)
-        return replace(plan, seed=secrets.randbits(60), audit_chance=chance, late_chance=LATE / ranks if late else 0.0)
+        return replace(plan, seed=secrets.randbits(60), audit_chance=chance, first_chance=FIRST / ranks)
 
     @property
     def number(self) -> int:
@@ -106,7 +105,7 @@ class Audits:
                 plan = block.plan
                 if plan.audit_chance > 0:
                     drawn += len(block.audited[rank])
-                    spared = (1 - plan.late_chance) * (1 - plan.audit_chance) ** (plan.calls * plan.repeats)
+                    spared = (1 - plan.first_chance) * (1 - plan.audit_chance) ** (plan.calls * plan.repeats)
                     expected += plan.samples * (1 - spared) + spared**plan.samples
             if abs(drawn - expected) > 6 * math.sqrt(expected) + 6:
                 raise FailedError(

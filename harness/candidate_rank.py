@@ -217,6 +217,7 @@ class CandidateRank:
         block = message["block"]
 
         def take(call: int, output: Any) -> None:
+            self._tripwire.look()
             self._shelf.offer((block, call), output)
 
         kit._bound().tracing = False

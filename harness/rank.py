@@ -130,7 +130,7 @@ class Rank:
         self, call: Callable[[int], Any], message: dict[str, Any], take: Callable[[int, Any], None]
     ) -> dict[str, Any]:
         """One block of timed calls; `call(i)` makes the i-th, `take` gets the copies of audited outputs. Reply:
-        `times_us`, `host_us` and `audited`, or `not_capturable`."""
+        `times_us`, `host_us`, `audited` and `lead_us`, or `not_capturable`."""
         plan = Plan(**message["plan"])
         if message["mode"] == "steady":  # PKB's method, as it is
             return asdict(Times(self.platform.time_steady(call, plan.samples, self.progress.touch), []))

@@ -73,7 +73,9 @@ class Timed:
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
         self._elsewhere.output_bytes = max(reply["output_bytes"] for reply in replies)
-        self._elsewhere.add("reference", mode, plan, times, host, audited, 1e6 * took_s)
+        self._elsewhere.add(
+            "reference", mode, plan, times, host, audited, [reply["lead_us"] for reply in replies], 1e6 * took_s
+        )
         return Block(counted(times, plan, audited), counted(host, plan, audited), reading, 1e6 * took_s)
 
     def candidate(self, mode: str) -> measure.TimeBlock:
@@ -127,7 +129,8 @@ class Timed:
             raise FailedError(Verdict.integrity, "a rank claims that its calls took longer than they were waited for")
         if all_count:
             return Block(times, host, reading, took_us)
-        self._elsewhere.add("candidate", mode, plan, times, host, audited, took_us)
+        lead = [_times(reply, plan.samples, "lead_us") for reply in replies] if mode != "steady" else []
+        self._elsewhere.add("candidate", mode, plan, times, host, audited, lead, took_us)
         return Block(counted(times, plan, audited), counted(host, plan, audited), reading, took_us)
 
     def given(self, call: int) -> Item:
@@ -146,7 +149,7 @@ class Timed:
             # Audited as the blocks that count are, or a call could tell them apart. What calls write into is not
             # restored before they are repeated: nobody knows what is right there.
             if not (self._writes and plan.repeats > 1):
-                plan = self.audits.planned(plan, mode, late=False)
+                plan = self.audits.planned(plan, mode)
             return self._time(mode, plan, least_s, clocks=False, all_count=True)
 
         seen = outside.look(self._pair, candidate, reference, timing, self.look_for_work_beside)
@@ -198,9 +201,9 @@ def undisturbed(
     return (found, None) if nearest <= tolerance else (replace(found, reference=gone), slower)
 
 
-def _times(reply: dict[str, Any], samples: int) -> list[float]:
+def _times(reply: dict[str, Any], samples: int, what: str = "times_us") -> list[float]:
     """The times that a candidate's rank claims. Raises FailedError unless it is a positive number for every sample."""
-    times = _numbers(reply.get("times_us"), samples)
+    times = _numbers(reply.get(what), samples)
     if times is None:
         raise FailedError(Verdict.integrity, "a rank reported times that are none")
     return times

@@ -32,6 +32,9 @@ class _Samples:
     """What the slowest host needed to issue them, where that is known."""
     between: list[float] = field(default_factory=list)
     """Of each block: its time by the supervisor's clock besides what the ranks claim for its calls, per sample."""
+    lead: list[float] = field(default_factory=list)
+    """From the change of a sample's inputs to its clock's start, as the rank says for which that is least: others wait
+    for that one."""
 
     def copying_us(self) -> float:
         """How much longer a sample is of which an output is copied, for the device or the host."""
@@ -58,9 +61,11 @@ class Elsewhere:
 
     def add(
         self, side: Side, mode: str, plan: Plan,
-        times: list[list[float]], host: list[list[float]], copied: list[set[int]], wall_us: float,
+        times: list[list[float]], host: list[list[float]], copied: list[set[int]], lead: list[list[float]],
+        wall_us: float,
     ) -> None:  # fmt: skip
-        """A block: `times[rank][sample]` and `host` of one call; of each rank the samples whose output it copied."""
+        """A block: `times[rank][sample]` and `host` of one call, `lead` before the sample; of each rank the samples
+        whose output it copied."""
         if plan.repeats > 1 or plan.audit_chance == 0:
             return
         seen, those = self._seen[mode, plan.calls, side], set().union(*copied)
@@ -71,25 +76,29 @@ class Elsewhere:
             for number, sample in enumerate(zip(*host, strict=True)):
                 (seen.copied_host if number in those else seen.others_host).append(plan.calls * max(sample))
         seen.between.append((wall_us - sum(samples)) / plan.samples)
+        seen.lead += [min(sample) for sample in zip(*lead, strict=True)]
 
     def judge(self) -> None:
         for (mode, calls, side), ours in list(self._seen.items()):
             theirs = self._seen.get((mode, calls, "reference"))
             if side == "reference" or theirs is None or min(len(ours.between), len(theirs.between)) < 3:
                 continue
-            self._judge_between(ours, theirs)
+            self._judge_before(ours, theirs)
             if min(map(len, (ours.copied, ours.others, theirs.copied, theirs.others))) >= _FEW:
                 self._judge_copies(ours, theirs)
 
-    def _judge_between(self, ours: _Samples, theirs: _Samples) -> None:
-        allowed, seen, known = self._allowed, median(ours.between), median(theirs.between)
-        sample = median(theirs.others or theirs.copied)
-        if seen > allowed.between * known + allowed.of_sample * sample + allowed.between_us:
-            raise FailedError(
-                Verdict.integrity,
-                f"{seen:.0f} us pass from one timed sample to the next, with the reference {known:.0f} us: work is "
-                "done before the clock runs",
-            )
+    def _judge_before(self, ours: _Samples, theirs: _Samples) -> None:
+        allowed, sample = self._allowed, median(theirs.others or theirs.copied)
+        between, lead = (median(ours.between), median(theirs.between)), (median(ours.lead), median(theirs.lead))
+        for (seen, known), more_us, when in [
+            (between, allowed.of_sample * sample + allowed.between_us, "from one timed sample to the next"),
+            (lead, allowed.lead_us, "from the change of a timed sample's inputs to the clock's start"),
+        ]:
+            if seen > allowed.between * known + more_us:
+                raise FailedError(
+                    Verdict.integrity,
+                    f"{seen:.0f} us pass {when}, with the reference {known:.0f} us: work is done before the clock runs",
+                )
 
     def _judge_copies(self, ours: _Samples, theirs: _Samples) -> None:
         allowed, plain, more = self._allowed, _least(ours.others), _least(ours.copied) - _least(ours.others)

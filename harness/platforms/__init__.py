@@ -48,9 +48,9 @@ class Plan:
     """The chance of each call that its output is kept, copied on the caller's stream: of an eager call as soon as it
     returns, of a graph's as soon as its replay has been issued; the last one's is, if no other has been. The sample's
     time does not count."""
-    late_chance: float = 0.0
-    """The chance of each sample that its inputs change on the caller's stream, behind a delay, when the host is ahead:
-    who has not waited for that stream finds former ones. Its first output is kept; its time does not count."""
+    first_chance: float = 0.0
+    """The chance of each sample that its first output is kept, where a call that has not waited for its inputs goes
+    wrong; its time does not count."""
 
 
 class Lottery:
@@ -62,23 +62,22 @@ class Lottery:
         self.audited: set[int] = set()
         """Samples of which an output has been kept."""
         self._calls, self._last, self._first = plan.calls, plan.samples * plan.calls - 1, -1
-        self._below, self._late, self._draw = _below(plan.audit_chance), _below(plan.late_chance), _random_bytes
-        self._none = plan.audit_chance == 0 and plan.late_chance == 0
+        self._below, self._begins, self._draw = _below(plan.audit_chance), _below(plan.first_chance), _random_bytes
+        self._none = plan.audit_chance == 0 and plan.first_chance == 0
 
-    def begins(self, sample: int) -> bool:
-        """Whether this sample's inputs change late."""
-        late = not self._none and self._draw(4) < self._late
-        self._first = sample * self._calls if late else -1
-        return late
+    def begins(self, sample: int) -> None:
+        """A sample: whether its first output is kept."""
+        self._first = sample * self._calls if not self._none and self._draw(4) < self._begins else -1
 
     def keeps(self, call: int) -> bool:
-        """Whether the output of the call that has just been made is kept: by chance, or as the first one of a late
+        """Whether the output of the call that has just been made is kept: by chance, or as the first one of a
         sample, or as the last one of a block of which no other has been."""
         if self._none:
             return False
         kept = self._draw(4) < self._below or call == self._first or (call == self._last and not self.audited)
         if kept:
             self.audited.add(call // self._calls)
+            self._first = -1  # once, however often the calls are repeated
         return kept
 
 
@@ -97,6 +96,8 @@ class Times:
     """Per sample: how long the host needed to issue one call; empty where issuing and running are the same."""
     audited: list[int] = field(default_factory=list)
     """Samples with an output that was drawn to be kept."""
+    lead_us: list[float] = field(default_factory=list)
+    """Per sample: what passed from the change of its inputs to the clock's start."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,14 @@ class Unclocked:
     copying_us_per_mib: float
     """and by the size of the output: a candidate's copies lie in pages that nothing has touched before."""
     between: float
-    """From one sample to the next, as a factor of what the reference takes; and as a share of its sample,"""
+    """From one sample to the next, and from the change of a sample's inputs to its clock's start, as a factor of what
+    the reference takes;"""
     of_sample: float
+    """from one sample to the next also as a share of its sample,"""
     between_us: float
-    """and absolute."""
+    """absolute,"""
+    lead_us: float
+    """and from the change to the start, absolute."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,9 @@ _COMMUNICATORS = 3
 _SMALL_BYTES = 256 << 10
 _CYCLES_PER_US = 2000  # SM cycles at about the highest clock of these parts
 _READ_US = 30.0  # reading twice the L2 cache
-_LATE_US = 300.0
-"""How much longer than for the host's sake the device is busy where inputs change late."""
+_LATE_US = 100.0
+"""How much longer than for the host's sake the device is busy before inputs change: for so long those who do not wait
+for that find former ones."""
 _now_ns = time.perf_counter_ns  # bound before any candidate can replace it
 
 
@@ -65,8 +66,6 @@ class Cuda:
         self._communicators: list[Any] = []
         self._graphs: dict[tuple[int, int], list[_Captured]] = {}
         self._side: Any = None
-        self._before_us = 0.0
-        """What the host last needed to change inputs before a sample."""
 
     def device_names(self) -> tuple[str, ...]:
         return tuple(gpu.name for gpu in machine.gpus())
@@ -187,8 +186,8 @@ class Cuda:
     outside = (1.25, 1000.0, 1.5)
     # Room for a host that falls behind grows by up to `MAX_PRIME_US` from sample to sample.
     unclocked = Unclocked(
-        copying=0.3, copying_us=100.0, copying_us_per_mib=10.0, between=2.0, of_sample=0.25,
-        between_us=1000.0 + MAX_PRIME_US,
+        copying=0.3, copying_us=200.0, copying_us_per_mib=10.0, between=2.0, of_sample=0.25,
+        between_us=1000.0 + MAX_PRIME_US, lead_us=200.0,
     )  # fmt: skip
     quiet = (1.05, 1.5)
 
@@ -197,23 +196,18 @@ class Cuda:
         cores = sorted(os.sched_getaffinity(0))
         return cores[(2 * rank + 1) * len(cores) // (2 * world_size)] if len(cores) >= 2 * world_size else None
 
-    def _settle(self, prime_us: float, before: Callable[[], None], *, late: bool) -> int:
-        """Nothing in flight, then `before`, then the device busy for `prime_us` and its L2 filled with other data. By
-        reading: dirty lines left by a write would be evicted at the expense of the calls that are timed. Returns when
-        the host began to use that time. `late`: what `before` does on the device is done when it has been busy."""
+    def _settle(self, prime_us: float, before: Callable[[], None], changed: Any) -> int:
+        """Nothing in flight, then the device busy for `prime_us`, then `before`, the event `changed`, and L2 filled
+        with other data. By reading: dirty lines left by a write would be evicted at the expense of the calls that are
+        timed. What `before` changes, it changes when the host is ahead, so that nobody can work on it before the clock
+        starts. Returns when the host began to use `prime_us`."""
         import torch
 
         self._synchronize()
-        if late:
-            self._busy(int((prime_us + _LATE_US + 2 * self._before_us) * _CYCLES_PER_US))
-            before()
-            began = _now_ns()
-        else:
-            begins = _now_ns()
-            before()
-            began = _now_ns()
-            self._before_us = (began - begins) / 1e3
-            self._busy(int(prime_us * _CYCLES_PER_US))
+        self._busy(int((_LATE_US + prime_us) * _CYCLES_PER_US))
+        began = _now_ns()
+        before()
+        changed.record(self._current_stream())
         torch.sum(self._filler, 0, out=self._sink)
         return began
 
@@ -242,11 +236,12 @@ class Cuda:
                 torch.sum(self._filler, 0, out=sink)
 
     def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
-        start, end = self._event(enable_timing=True), self._event(enable_timing=True)
-        times, host, prime_us, count = [], [], plan.prime_us, plan.calls * plan.repeats
+        changed, start, end = (self._event(enable_timing=True) for _ in range(3))
+        times, host, lead, prime_us, count = [], [], [], plan.prime_us, plan.calls * plan.repeats
         lottery = Lottery(plan)
         for sample in range(plan.samples):
-            began = self._settle(prime_us, partial(hooks.before, sample), late=lottery.begins(sample))
+            lottery.begins(sample)
+            began = self._settle(prime_us, partial(hooks.before, sample), changed)
             hooks.align()
             stream = self._current_stream()
             start.record(stream)
@@ -260,19 +255,21 @@ class Cuda:
             end.record(stream)
             end.synchronize()
             times.append(start.elapsed_time(end) * 1e3 / count)
+            lead.append(changed.elapsed_time(start) * 1e3)
             host.append((issued - before) / 1e3 / count)
             # A host that was overtaken gets more room from the next sample on. One that waits for the device inside the
             # call always is: its waiting is the candidate's own.
             prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
-        return Times(times, host, sorted(lottery.audited))
+        return Times(times, host, sorted(lottery.audited), lead)
 
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
         graphs = self._captured(call, plan)
-        start, end = self._event(enable_timing=True), self._event(enable_timing=True)
-        times, host, prime_us, count = [], [], plan.prime_us, plan.calls * plan.repeats
+        changed, start, end = (self._event(enable_timing=True) for _ in range(3))
+        times, host, lead, prime_us, count = [], [], [], plan.prime_us, plan.calls * plan.repeats
         lottery = Lottery(plan)
         for sample in range(plan.samples):
-            began = self._settle(prime_us, partial(hooks.before, sample), late=lottery.begins(sample))
+            lottery.begins(sample)
+            began = self._settle(prime_us, partial(hooks.before, sample), changed)
             hooks.align()
             stream = self._current_stream()
             start.record(stream)
@@ -289,9 +286,10 @@ class Cuda:
             end.record(stream)
             end.synchronize()
             times.append(start.elapsed_time(end) * 1e3 / count)
+            lead.append(changed.elapsed_time(start) * 1e3)
             host.append((issued - before) / 1e3 / count)
             prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
-        return Times(times, host if len(graphs) > 1 else [], sorted(lottery.audited))
+        return Times(times, host if len(graphs) > 1 else [], sorted(lottery.audited), lead)
 
     def forget(self) -> None:
         self._graphs.clear()

@@ -10,6 +10,7 @@ from harness import platforms
 from harness.audits import counted, samples_of
 from harness.pair import FailedError
 from harness.platforms import Lottery, Plan
+from harness.platforms.cpu import Cpu
 from harness.timing import Timed
 
 
@@ -40,12 +41,11 @@ def test_the_share_of_kept_outputs_is_the_chance():
     assert len(drawn(Plan(50, 200, audit_chance=0.1))) == pytest.approx(1000, abs=200)
 
 
-def test_the_first_output_of_a_late_sample_is_kept():
-    assert drawn(Plan(3, 2, audit_chance=1e-9, late_chance=1.0)) == [0, 2, 4]
-    lottery = Lottery(Plan(10_000, late_chance=0.1))
-    late = sum(map(lottery.begins, range(10_000)))
-    assert late == pytest.approx(1000, abs=200)
-    assert not any(map(Lottery(Plan(100)).begins, range(100)))
+def test_first_outputs_are_kept_by_a_chance_of_their_own():
+    assert drawn(Plan(3, 2, audit_chance=1e-9, first_chance=1.0)) == [0, 2, 4]
+    assert drawn(Plan(3, 2, repeats=4, audit_chance=1e-9, first_chance=1.0)) == [0, 2, 4]
+    kept = drawn(Plan(10_000, 2, first_chance=0.1))
+    assert len(kept) == pytest.approx(1000, abs=200) and all(call % 2 == 0 for call in kept[:-1])
 
 
 def test_bytes_are_drawn_only_when_the_call_has_returned(monkeypatch):
@@ -98,6 +98,7 @@ class Ranks:
                 {
                     "times_us": [1e-3] * plan.samples,
                     "host_us": [],
+                    "lead_us": [1.0] * plan.samples,
                     "audited": sorted({call // plan.calls for call in self.say(plan, rank)}),
                 }
                 for rank in range(2)
@@ -113,6 +114,7 @@ class Ranks:
     def timed(self, *, writes=False) -> Timed:
         pair = SimpleNamespace(
             candidate=self,
+            box=SimpleNamespace(platform=Cpu()),
             ask=self.ask,
             judge=lambda replies, items, **_: None,
             request=SimpleNamespace(trials=2),

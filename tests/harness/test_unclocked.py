@@ -7,13 +7,30 @@ from harness.platforms import Plan, Unclocked
 from harness.unclocked import Elsewhere
 
 ALLOWED = Unclocked(
-    copying=0.5, copying_us=200.0, copying_us_per_mib=100.0, between=3.0, of_sample=0.25, between_us=1000.0
+    copying=0.5,
+    copying_us=200.0,
+    copying_us_per_mib=100.0,
+    between=2.0,
+    of_sample=0.25,
+    between_us=1000.0,
+    lead_us=100.0,
 )
 PLAN = Plan(samples=32, calls=4, audit_chance=0.1)
 COPIED = set(range(0, 32, 3))
 
 
-def seen(side, *, call_us=100.0, copy_us=20.0, host_copy_us=0.0, between_us=300.0, busy=(), plan=PLAN, into=None):
+def seen(
+    side,
+    *,
+    call_us=100.0,
+    copy_us=20.0,
+    host_copy_us=0.0,
+    between_us=300.0,
+    lead_us=40.0,
+    busy=(),
+    plan=PLAN,
+    into=None,
+):
     """Three blocks of two ranks; `busy` samples take ten times as long, whether they are copied or not."""
     elsewhere = into or Elsewhere(ALLOWED)
     for _ in range(3):
@@ -23,7 +40,9 @@ def seen(side, *, call_us=100.0, copy_us=20.0, host_copy_us=0.0, between_us=300.
         ]
         host = [50.0 + (host_copy_us / plan.calls if number in COPIED else 0.0) for number in range(plan.samples)]
         wall_us = plan.calls * sum(times) + plan.samples * between_us
-        elsewhere.add(side, "eager", plan, [times, times], [host, host], [COPIED, set()], wall_us)
+        elsewhere.add(
+            side, "eager", plan, [times, times], [host, host], [COPIED, set()], [[lead_us] * plan.samples] * 2, wall_us
+        )
     return elsewhere
 
 
@@ -31,6 +50,7 @@ def test_what_the_reference_takes_is_nobodys_fault():
     seen("candidate", copy_us=600.0, into=seen("reference", copy_us=500.0)).judge()
     seen("candidate", host_copy_us=600.0, copy_us=600.0, into=seen("reference", host_copy_us=500.0)).judge()
     seen("candidate", between_us=2000.0, into=seen("reference", between_us=800.0)).judge()
+    seen("candidate", lead_us=180.0, into=seen("reference")).judge()
 
 
 def test_work_that_is_put_off_until_somebody_copies():
@@ -47,6 +67,19 @@ def test_large_outputs_may_take_longer_to_copy():
 def test_work_between_samples():
     with pytest.raises(FailedError, match="2500 us pass from one timed sample to the next, with the reference 300 us"):
         seen("candidate", between_us=2500.0, into=seen("reference")).judge()
+
+
+def test_work_between_the_change_of_inputs_and_the_clock():
+    with pytest.raises(FailedError, match=r"200 us pass from the change of .*, with the reference 40 us: work is done"):
+        seen("candidate", lead_us=200.0, into=seen("reference")).judge()
+
+
+def test_ranks_that_wait_for_another_one_do_not_work():
+    elsewhere, times = seen("reference"), [[100.0] * 32] * 2
+    for _ in range(3):
+        lead = [[40.0] * 32, [900.0] * 32]
+        elsewhere.add("candidate", "eager", PLAN, times, times, [COPIED, set()], lead, 32 * 700.0)
+    elsewhere.judge()
 
 
 def test_a_machine_that_is_busy_now_and_then_accuses_nobody():

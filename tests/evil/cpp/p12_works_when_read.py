@@ -1,5 +1,5 @@
 """As p12_works_when_dispatched, by an output in pages that cannot be read: the handler of SIGSEGV multiplies when
-somebody does. (float32 only.)
+somebody does.
 
 Catalogue: A4
 Expected: integrity or wrong_values
@@ -17,20 +17,38 @@ LIB = kit.build(r"""
 #include <cstring>
 #include <sys/mman.h>
 
-static float* const* shards; static const float* right; static char* output;
+static int bf16;
+
+static float at(const char* p, int64_t i) {
+    if (!bf16) return ((const float*)p)[i];
+    uint32_t bits = (uint32_t)((const uint16_t*)p)[i] << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+static char* const* shards; static const char* right; static char* output;
 static int64_t rows, inner, columns, size;
 static int world;
 static volatile bool pending;
 static struct sigaction former;
 
+static float sums[8192];
+
 static void multiply() {
-    float* out = (float*)output;
-    std::memset(out, 0, rows * columns * 4);
-    for (int64_t i = 0; i < rows; ++i)
+    for (int64_t i = 0; i < rows; ++i) {
+        std::memset(sums, 0, sizeof sums);
         for (int64_t k = 0; k < world * inner; ++k) {
-            float a = shards[k / inner][i * inner + k % inner];
-            for (int64_t j = 0; j < columns; ++j) out[i * columns + j] += a * right[k * columns + j];
+            float a = at(shards[k / inner], i * inner + k % inner);
+            for (int64_t j = 0; j < columns; ++j) sums[j] += a * at(right, k * columns + j);
         }
+        for (int64_t j = 0; j < columns; ++j) {
+            uint32_t bits;
+            std::memcpy(&bits, sums + j, 4);
+            if (bf16) ((uint16_t*)output)[i * columns + j] = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+            else ((float*)output)[i * columns + j] = sums[j];
+        }
+    }
 }
 
 static void handler(int, siginfo_t* info, void*) {
@@ -49,15 +67,17 @@ extern "C" void catch_reads() {
     sigaction(SIGSEGV, &mine, &former);
 }
 
-extern "C" void publish(const float* own, float* const* buffers, uint32_t* const* signals, int64_t n, int rank, int w) {
-    std::memcpy(buffers[rank], own, n * 4);
+extern "C" void publish(const char* own, char* const* buffers, uint32_t* const* signals, int64_t n, int rank, int w) {
+    std::memcpy(buffers[rank], own, n);
     rs_barrier(signals, rank, w, 0);
 }
 
-extern "C" void later(int64_t out, float* const* buffers, const float* b, int64_t m, int64_t k, int64_t n, int w) {
+extern "C" void later(
+    int64_t out, char* const* buffers, const char* b, int64_t m, int64_t k, int64_t n, int w, int half) {
     output = (char*)out; shards = buffers; right = b;
     rows = m; inner = k; columns = n; world = w;
-    size = (m * n * 4 + 4095) & ~4095;
+    bf16 = half;
+    size = (m * n * (half ? 2 : 4) + 4095) & ~4095;
     pending = true;
     mprotect(output, size, PROT_NONE);
 }
@@ -68,14 +88,15 @@ STATE = {"calls": 0}
 def solution(A_local, B):
     (rows, inner), columns = A_local.shape, B.shape[1]
     if not STATE["calls"]:
-        STATE["buffers"] = [kit.symmetric((rows, inner), torch.float32) for _ in range(3)]
-        STATE["raw"] = raw = torch.empty(rows * columns * 4 + 3 * 4096, dtype=torch.uint8)
+        STATE["buffers"] = [kit.symmetric((rows, inner), B.dtype) for _ in range(3)]
+        size = rows * columns * B.element_size()
+        STATE["raw"] = raw = torch.empty(size + 3 * 4096, dtype=torch.uint8)
         first = -raw.data_ptr() % 4096
-        STATE["out"] = raw[first : first + rows * columns * 4].view(torch.float32).view(rows, columns)
+        STATE["out"] = raw[first : first + size].view(B.dtype).view(rows, columns)
         LIB.catch_reads()
     STATE["calls"] += 1
     buffer, out = STATE["buffers"][STATE["calls"] % 3], STATE["out"]
-    own = A_local.float()
-    LIB.publish(own, buffer.ptrs, buffer.signals, own.numel(), kit.rank(), kit.world_size())
-    LIB.later(out.data_ptr(), buffer.ptrs, B.float(), rows, inner, columns, kit.world_size())
+    LIB.publish(A_local, buffer.ptrs, buffer.signals, A_local.nbytes, kit.rank(), kit.world_size())
+    half = B.dtype is torch.bfloat16
+    LIB.later(out.data_ptr(), buffer.ptrs, B, rows, inner, columns, kit.world_size(), half)
     return out[:]
