@@ -19,8 +19,13 @@ def main(files: list[str]) -> None:
     print("| --- | --- | --- |" + " --- |" * len(platforms))
     for line in CATALOGUE.read_text(encoding="utf-8").splitlines():
         row, cheat, defence = line.split(" | ")
-        cells = [_verdicts([r for r in document["rows"] if r["evil"] and row in r["rows"]]) for document in documents]
+        cells = [_verdicts([r for r in _reached(document) if row in r["rows"]]) for document in documents]
         print(f"| {row} | {cheat} | {defence} | " + " | ".join(cells) + " |")
+
+
+def _reached(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Evaluations of cheats, but for those whose sizes do not fit the number of ranks."""
+    return [row for row in document["rows"] if row["evil"] and row["got"] != "skipped"]
 
 
 def _verdicts(rows: list[dict[str, Any]]) -> str:
