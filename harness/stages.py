@@ -265,8 +265,8 @@ class Run:
         except platforms.NotCapturableError as reason:
             note = str(reason)
         timed.audits.judge()  # of the candidate's first block too, if the reference cannot be captured
-        timed.look_for_unclocked_work()
         seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
+        timed.look_for_unclocked_work()
         there = {"eager": timed.only_reference("eager", found["eager"].plan)}
         timed.look_for_work_beside()
         self._end_candidate(pair)

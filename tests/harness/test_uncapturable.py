@@ -6,6 +6,7 @@ import pytest
 
 from harness.measure import Reading
 from harness.platforms import NotCapturableError, Plan
+from harness.platforms.cpu import Cpu
 from harness.timing import Timed
 
 REPLY = {"not_capturable": "cannot be captured as a CUDA graph: the host\nwaits " + 1000 * "x"}
@@ -26,7 +27,7 @@ def timed(**changes) -> Timed:
         reference=Ranks(),
         candidate=Ranks(),
         limits=SimpleNamespace(call_s=1.0),
-        box=SimpleNamespace(read_clocks=Reading),
+        box=SimpleNamespace(read_clocks=Reading, platform=Cpu()),
         expect=lambda outcome, doing: outcome,
         call_deadline=lambda limit_s: limit_s,
         **changes,
