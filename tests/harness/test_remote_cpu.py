@@ -23,7 +23,7 @@ from problems.spec import ProblemError
 from tests.nodes import HANG, PROBLEM, RIGHT, ROOT, WRONG, Proxy, alive, node, until
 
 LIMITS = Limits(load_s=60, first_call_s=60, call_s=60)
-FIGURES = {"stage_s", "device_s", "measurement", "ranks", "summary"}
+FIGURES = {"stage_s", "device_s", "measurement", "ranks", "summary", "findings"}
 
 
 def request(source: str, **changes) -> Request:
@@ -69,6 +69,8 @@ def test_every_call_answers_as_a_sandbox_here_does(box, tmp_path):
             ours = here.evaluate(request(source), stages["here"].append)
             theirs = box.evaluate(request(source), stages["there"].append)
             assert ours.model_dump(exclude=FIGURES) == theirs.model_dump(exclude=FIGURES)
+            # Their evidence counts elements of inputs that are drawn for each.
+            assert [(f.cause, f.text) for f in ours.findings] == [(f.cause, f.text) for f in theirs.findings]
         assert stages["here"] == stages["there"] and len(stages["here"]) > 3
         broken = Candidate(source="from harness import kit\nLIB = kit.build('int f( {')\n", backend=Backend.cpp)
         assert here.compile(broken).model_dump(exclude={"build_s"}) == box.compile(broken).model_dump(
