@@ -42,13 +42,15 @@ _OPERATORS = (
     "aten::as_strided", "aten::slice.Tensor", "aten::empty.memory_format", "aten::empty_strided", "aten::empty_like",
     "aten::contiguous",
 )  # fmt: skip
+"""What writing inputs, and copying and comparing outputs, call."""
 _REAL = re.compile(r"(?:CPU|CUDA|Autograd\w*|Autocast\w*|ADInplaceOrView|BackendSelect|Composite\w*|Tracer)\b").match
+"""Lines of torch's table of an operator's kernels that tensors with data can reach."""
 _TENSOR_KINDS = torch.Tensor.__mro__
 _kernels_of, _dispatch_modes = torch._C._dispatch_dump, torch._C._len_torch_dispatch_stack
 _function_modes, _function_mode = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)  # glibc's
 _type, _id, _vars, _random_bytes = type, id, vars, os.urandom  # bound before any candidate can replace them
-_ONE_IN_EIGHT = b"\x20"
+_ONE_IN_EIGHT = b"\x20"  # of 256 random bytes, 32 are below
 
 
 def _watched() -> Iterator[tuple[str, Any]]:
@@ -119,7 +121,7 @@ class Tripwire:
             self._noted = self._changed() if _random_bytes(1) < _ONE_IN_EIGHT else sorted(_modes())
 
     def tripped(self) -> list[str]:
-        """Names of what is no longer, or was not where `look` saw it, what it was; five at most."""
+        """Names of what has changed: what `look` has noted, else what is different now; five at most."""
         return self._noted or self._changed()
 
     def _changed(self) -> list[str]:
@@ -157,7 +159,7 @@ def shared_with(output: Any, arguments: Any) -> bool:
     )
 
 
-def footprint(on_gpu: bool, collect: bool = False) -> dict[str, int]:
+def footprint(on_gpu: bool, collect: bool) -> dict[str, int]:
     """Threads of this process, and bytes that it holds on host and device; with `collect` without what only waits for
     the garbage collector, which takes a tenth of a second."""
     if collect:

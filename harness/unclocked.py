@@ -16,8 +16,8 @@ from harness.types import Verdict
 Side = Literal["reference", "candidate"]
 _FEW = 5
 """Samples of a kind, or fewer blocks than three, that nothing follows from."""
-_COPYING = 3.0
-"""How many times as long as the reference's may the copy of an output take."""
+_COPYING_FACTOR = 3.0
+"""How many times as long as the copy of the reference's output may that of a candidate's take."""
 
 
 @dataclass
@@ -33,8 +33,8 @@ class _Samples:
     between: list[float] = field(default_factory=list)
     """Of each block: its time by the supervisor's clock besides what the ranks claim for its calls, per sample."""
     lead: list[float] = field(default_factory=list)
-    """From the change of a sample's inputs to its clock's start, as the rank says for which that is least: others wait
-    for that one."""
+    """From the change of a sample's inputs to its clock's start, on the rank with the least: the others may have waited
+    for it."""
 
     def copying_us(self) -> float:
         """How much longer a sample is of which an output is copied, for the device or the host."""
@@ -91,10 +91,10 @@ class Elsewhere:
         allowed, sample = self._allowed, median(theirs.others or theirs.copied)
         between, lead = (median(ours.between), median(theirs.between)), (median(ours.lead), median(theirs.lead))
         for (seen, known), more_us, when in [
-            (between, allowed.of_sample * sample + allowed.between_us, "from one timed sample to the next"),
+            (between, allowed.between_share * sample + allowed.between_us, "from one timed sample to the next"),
             (lead, allowed.lead_us, "from the change of a timed sample's inputs to the clock's start"),
         ]:
-            if seen > allowed.between * known + more_us:
+            if seen > allowed.before_factor * known + more_us:
                 raise FailedError(
                     Verdict.integrity,
                     f"{seen:.0f} us pass {when}, with the reference {known:.0f} us: work is done before the clock runs",
@@ -104,7 +104,7 @@ class Elsewhere:
         allowed, plain, more = self._allowed, _least(ours.others), _least(ours.copied) - _least(ours.others)
         known = theirs.copying_us()
         copying_us = allowed.copying_us + allowed.copying_us_per_mib * self.output_bytes / 2**20
-        if more > allowed.copying * plain + _COPYING * known + copying_us:
+        if more > allowed.copying_share * plain + _COPYING_FACTOR * known + copying_us:
             raise FailedError(
                 Verdict.integrity,
                 f"timed calls take {plain:.0f} us a sample, and {more:.0f} us more where the harness copies an output "

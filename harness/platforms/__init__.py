@@ -116,23 +116,21 @@ class Noise:
 
 @dataclass(frozen=True)
 class Unclocked:
-    """What a candidate may take longer than the reference where no clock counts it."""
+    """What a candidate may take where no clock counts it, on top of what the reference takes there. Three places: the
+    copy of an output, what lies between two timed samples, and the lead, from the change of a sample's inputs to the
+    start of its clock. The parts of each are added."""
 
-    copying: float
-    """A timed sample of which an output is copied, as a share of one without."""
+    copying_share: float
+    """Of a sample of which no output is copied."""
     copying_us: float
-    """The same, absolute,"""
     copying_us_per_mib: float
-    """and by the size of the output: a candidate's copies lie in pages that nothing has touched before."""
-    between: float
-    """From one sample to the next, and from the change of a sample's inputs to its clock's start, as a factor of what
-    the reference takes;"""
-    of_sample: float
-    """from one sample to the next also as a share of its sample,"""
+    """Of output: a candidate's copies lie in pages that nothing has touched before."""
+    before_factor: float
+    """How many times the reference's own time may pass between samples, and in the lead."""
+    between_share: float
+    """Of one of the reference's samples."""
     between_us: float
-    """absolute,"""
     lead_us: float
-    """and from the change to the start, absolute."""
 
 
 @dataclass(frozen=True)

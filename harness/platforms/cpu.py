@@ -145,8 +145,8 @@ class Cpu:
     # Beside other work a copy of 4 MiB takes 3 ms, and 6 pass between samples where the reference needs 2.5; from the
     # change of inputs to the clock it is 14 us.
     unclocked = Unclocked(
-        copying=0.5, copying_us=2000.0, copying_us_per_mib=1500.0, between=3.0, of_sample=1.0, between_us=10000.0,
-        lead_us=500.0,
+        copying_share=0.5, copying_us=2000.0, copying_us_per_mib=1500.0,
+        before_factor=3.0, between_share=1.0, between_us=10000.0, lead_us=500.0,
     )  # fmt: skip
     # What else the machine does moves times by any factor: work beside the reference is seen by processor time.
     quiet = (1.3, math.inf)

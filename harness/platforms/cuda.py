@@ -186,8 +186,8 @@ class Cuda:
     outside = (1.25, 1000.0, 1.5)
     # Room for a host that falls behind grows by up to `MAX_PRIME_US` from sample to sample.
     unclocked = Unclocked(
-        copying=0.3, copying_us=200.0, copying_us_per_mib=10.0, between=2.0, of_sample=0.25,
-        between_us=1000.0 + MAX_PRIME_US, lead_us=200.0,
+        copying_share=0.3, copying_us=200.0, copying_us_per_mib=10.0,
+        before_factor=2.0, between_share=0.25, between_us=1000.0 + MAX_PRIME_US, lead_us=200.0,
     )  # fmt: skip
     quiet = (1.05, 1.5)
 

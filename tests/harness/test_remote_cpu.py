@@ -17,7 +17,7 @@ from harness.errors import BudgetEndedError, HarnessError, UsageError
 from harness.evaluate import CandidateFailedError, Sandbox
 from harness.remote.client import RemoteSandbox, facts
 from harness.sandboxes import Access, open_sandbox
-from harness.types import Backend, Candidate, Limits, Request, Verdict
+from harness.types import Backend, Candidate, Evaluation, Limits, Request, Verdict
 from problems import catalogue
 from problems.spec import ProblemError
 from tests.nodes import HANG, PROBLEM, RIGHT, ROOT, WRONG, Proxy, alive, node, until
@@ -36,6 +36,11 @@ def remote(url: str, access: Access | None = None, limits: Limits = LIMITS) -> R
     box = open_sandbox(url, "cpu", 2, limits, access=access or Access())
     assert isinstance(box, RemoteSandbox)
     return box
+
+
+def found(evaluation: Evaluation) -> list[dict]:
+    """Without evidence: it counts elements of inputs that are drawn for each evaluation."""
+    return [finding.model_dump(exclude={"evidence"}) for finding in evaluation.findings]
 
 
 def jobs_begun(url: str) -> int:
@@ -69,8 +74,7 @@ def test_every_call_answers_as_a_sandbox_here_does(box, tmp_path):
             ours = here.evaluate(request(source), stages["here"].append)
             theirs = box.evaluate(request(source), stages["there"].append)
             assert ours.model_dump(exclude=FIGURES) == theirs.model_dump(exclude=FIGURES)
-            # Their evidence counts elements of inputs that are drawn for each.
-            assert [(f.cause, f.text) for f in ours.findings] == [(f.cause, f.text) for f in theirs.findings]
+            assert found(ours) == found(theirs)
         assert stages["here"] == stages["there"] and len(stages["here"]) > 3
         broken = Candidate(source="from harness import kit\nLIB = kit.build('int f( {')\n", backend=Backend.cpp)
         assert here.compile(broken).model_dump(exclude={"build_s"}) == box.compile(broken).model_dump(

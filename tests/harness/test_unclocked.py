@@ -7,11 +7,11 @@ from harness.platforms import Plan, Unclocked
 from harness.unclocked import Elsewhere
 
 ALLOWED = Unclocked(
-    copying=0.5,
+    copying_share=0.5,
     copying_us=200.0,
     copying_us_per_mib=100.0,
-    between=2.0,
-    of_sample=0.25,
+    before_factor=2.0,
+    between_share=0.25,
     between_us=1000.0,
     lead_us=100.0,
 )
