@@ -63,7 +63,7 @@ class CandidateRank:
             "burst": self._burst,
             "settled": self._settled,
             "time": self._time,
-            "rest": lambda message: {},
+            "rest": self._rest,
             "audits": self._hand_over,
             "last": self._last_output,
             "profile": self._profile,
@@ -226,6 +226,11 @@ class CandidateRank:
             reply = self._state.time(self._run_slot, message, take)
         progress.complete()
         return {**reply, **self._watched()}
+
+    def _rest(self, message: dict[str, Any]) -> dict[str, Any]:
+        """What is to be done on nobody's clock; garbage is collected when this has been answered or before."""
+        self._shelf.prepare()
+        return {}
 
     def _hand_over(self, message: dict[str, Any]) -> dict[str, Any]:
         """The outputs `take`, each [block, call], or, without, which there are and of how many bytes."""

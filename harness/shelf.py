@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 from collections.abc import Hashable
 from functools import partial
@@ -31,6 +32,9 @@ class Shelf:
         self._places: dict[Hashable, range] = {}
         """Bytes of the room that a copy may use; those that did not fit are elsewhere."""
         self._used = self._offered = 0
+        self._ready = self._most = self._then = 0
+        """Bytes of the room that have been written, that were used at most between two calls of `prepare`, and that
+        were at the last."""
 
     def clear(self) -> None:
         """Forget all copies; the room stays."""
@@ -65,6 +69,16 @@ class Shelf:
             self.copies[key] = clone(value, contiguous=True)
         else:
             self.copies[key] = map_tensors(value, partial(self._put, iter(_slices(found, place.start))))
+
+    def prepare(self) -> None:
+        """Write into as much more of the room as was used between two calls of this, so that the next copies find
+        pages there: the kernel hands them out on the first write, which takes longer than the copy itself."""
+        if self._room is not None and self._room.device.type == "cpu":
+            self._ready = max(self._ready, self._used)
+            self._most, self._then = max(self._most, self._used - self._then), self._used
+            ahead = self._room[self._ready : self._used + self._most]
+            ahead[:: mmap.PAGESIZE] = 0
+            self._ready += len(ahead)
 
     def _put(self, places: Any, tensor: torch.Tensor) -> torch.Tensor:
         assert self._room is not None

@@ -30,24 +30,33 @@ class _Samples:
     copied_host: list[float] = field(default_factory=list)
     others_host: list[float] = field(default_factory=list)
     """What the slowest host needed to issue them, where that is known."""
-    between: list[float] = field(default_factory=list)
-    """Of each block: its time by the supervisor's clock besides what the ranks claim for its calls, per sample."""
+    blocks: list[tuple[float, float]] = field(default_factory=list)
+    """Of each block its time by the supervisor's clock, and what the ranks claim for its calls; per sample."""
     lead: list[float] = field(default_factory=list)
     """From the change of a sample's inputs to its clock's start, on the rank with the least: the others may have waited
     for it."""
 
+    @property
+    def between_us(self) -> float:
+        """What passes from one sample to the next."""
+        return median([wall_us - claimed_us for wall_us, claimed_us in self.blocks])
+
+    @property
+    def least_between_us(self) -> float:
+        """How much longer than what counts as the calls' time every block is, per sample: work that is done before the
+        clock runs, or honestly in some blocks, is in all of them, and a busy machine lengthens most."""
+        return min(wall_us for wall_us, _ in self.blocks) - median(self.copied + self.others)
+
+    @property
     def copying_us(self) -> float:
-        """How much longer a sample is of which an output is copied, for the device or the host."""
-        found = [0.0, _least(self.copied) - _least(self.others)]
-        if self.copied_host and self.others_host:
-            found.append(_least(self.copied_host) - _least(self.others_host))
-        return max(found)
+        """The same of every sample of which an output is copied: work that was put off is in all of them."""
+        return min(self.copied) - median(self.others)
 
-
-def _least(samples: list[float]) -> float:
-    """What nine in ten samples take at least: a busy machine moves medians by more than the work that is looked for,
-    and work that was put off is in all samples of which an output is copied."""
-    return sorted(samples)[len(samples) // 10]
+    @property
+    def copying_host_us(self) -> float:
+        """The same of the host; 0 where that is not known."""
+        known = self.copied_host and self.others_host
+        return min(self.copied_host) - median(self.others_host) if known else 0.0
 
 
 class Elsewhere:
@@ -75,13 +84,13 @@ class Elsewhere:
         if all(host):
             for number, sample in enumerate(zip(*host, strict=True)):
                 (seen.copied_host if number in those else seen.others_host).append(plan.calls * max(sample))
-        seen.between.append((wall_us - sum(samples)) / plan.samples)
+        seen.blocks.append((wall_us / plan.samples, sum(samples) / plan.samples))
         seen.lead += [min(sample) for sample in zip(*lead, strict=True)]
 
     def judge(self) -> None:
         for (mode, calls, side), ours in list(self._seen.items()):
             theirs = self._seen.get((mode, calls, "reference"))
-            if side == "reference" or theirs is None or min(len(ours.between), len(theirs.between)) < 3:
+            if side == "reference" or theirs is None or min(len(ours.blocks), len(theirs.blocks)) < 3:
                 continue
             self._judge_before(ours, theirs)
             if min(map(len, (ours.copied, ours.others, theirs.copied, theirs.others))) >= _FEW:
@@ -89,7 +98,7 @@ class Elsewhere:
 
     def _judge_before(self, ours: _Samples, theirs: _Samples) -> None:
         allowed, sample = self._allowed, median(theirs.others or theirs.copied)
-        between, lead = (median(ours.between), median(theirs.between)), (median(ours.lead), median(theirs.lead))
+        between, lead = (ours.least_between_us, theirs.between_us), (median(ours.lead), median(theirs.lead))
         for (seen, known), more_us, when in [
             (between, allowed.between_share * sample + allowed.between_us, "from one timed sample to the next"),
             (lead, allowed.lead_us, "from the change of a timed sample's inputs to the clock's start"),
@@ -101,8 +110,8 @@ class Elsewhere:
                 )
 
     def _judge_copies(self, ours: _Samples, theirs: _Samples) -> None:
-        allowed, plain, more = self._allowed, _least(ours.others), _least(ours.copied) - _least(ours.others)
-        known = theirs.copying_us()
+        allowed, plain, more = self._allowed, median(ours.others), ours.copying_us
+        known = max(0.0, theirs.copying_us, theirs.copying_host_us)
         copying_us = allowed.copying_us + allowed.copying_us_per_mib * self.output_bytes / 2**20
         if more > allowed.copying_share * plain + _COPYING_FACTOR * known + copying_us:
             raise FailedError(

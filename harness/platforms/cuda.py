@@ -257,9 +257,8 @@ class Cuda:
             times.append(start.elapsed_time(end) * 1e3 / count)
             lead.append(changed.elapsed_time(start) * 1e3)
             host.append((issued - before) / 1e3 / count)
-            # A host that was overtaken gets more room from the next sample on. One that waits for the device inside the
-            # call always is: its waiting is the candidate's own.
-            prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
+            if sample not in lottery.audited:
+                prime_us = self._room(prime_us, plan, began, before, issued)
         return Times(times, host, sorted(lottery.audited), lead)
 
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
@@ -288,8 +287,17 @@ class Cuda:
             times.append(start.elapsed_time(end) * 1e3 / count)
             lead.append(changed.elapsed_time(start) * 1e3)
             host.append((issued - before) / 1e3 / count)
-            prime_us = min(max(prime_us, 1.5 * (issued - began) / 1e3), plan.prime_limit_us)
+            if sample not in lottery.audited:
+                prime_us = self._room(prime_us, plan, began, before, issued)
         return Times(times, host if len(graphs) > 1 else [], sorted(lottery.audited), lead)
+
+    @staticmethod
+    def _room(prime_us: float, plan: Plan, began: int, before: int, issued: int) -> float:
+        """For how long the device is to be busy before the next sample: for half as much again as the host needed for
+        the calls of this one, and for what it did since it `began`. A host that waits for the device inside a call is
+        always overtaken: its waiting is the candidate's own. Not asked of samples whose outputs were copied, which do
+        not count: what the host does to copy is no part of a call."""
+        return min(max(prime_us, (issued - began + (issued - before) / 2) / 1e3), plan.prime_limit_us)
 
     def forget(self) -> None:
         self._graphs.clear()

@@ -1,5 +1,7 @@
 """Copies of outputs until there is no more room, and by chance from then on."""
 
+import mmap
+import resource
 from collections import Counter
 
 import pytest
@@ -65,3 +67,16 @@ def test_outputs_without_tensors():
     for key in range(100):
         shelf.offer(key, None)
     assert len(shelf.copies) == 100
+
+
+def test_copies_find_pages_that_are_there():
+    shelf, value = Shelf(), torch.ones(4 << 20, dtype=torch.uint8)
+    faults = []
+    for key in range(12):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        shelf.offer(key, value)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        if key % 3 == 2:
+            shelf.prepare()
+    pages = value.nbytes // mmap.PAGESIZE
+    assert sum(faults[3:]) < pages / 4 and bool((shelf.copies[11] == 1).all())

@@ -29,11 +29,12 @@ def seen(
     lead_us=40.0,
     busy=(),
     plan=PLAN,
+    blocks=3,
     into=None,
 ):
-    """Three blocks of two ranks; `busy` samples take ten times as long, whether they are copied or not."""
+    """Blocks of two ranks; `busy` samples take ten times as long, whether they are copied or not."""
     elsewhere = into or Elsewhere(ALLOWED)
-    for _ in range(3):
+    for _ in range(blocks):
         times = [
             call_us * (10 if number in busy else 1) + (copy_us / plan.calls if number in COPIED else 0.0)
             for number in range(plan.samples)
@@ -66,7 +67,7 @@ def test_large_outputs_may_take_longer_to_copy():
 
 def test_work_between_samples():
     with pytest.raises(FailedError, match="2500 us pass from one timed sample to the next, with the reference 300 us"):
-        seen("candidate", between_us=2500.0, into=seen("reference")).judge()
+        seen("candidate", copy_us=0.0, between_us=2500.0, into=seen("reference")).judge()
 
 
 def test_work_between_the_change_of_inputs_and_the_clock():
@@ -82,8 +83,18 @@ def test_ranks_that_wait_for_another_one_do_not_work():
     elsewhere.judge()
 
 
+def test_work_in_some_blocks_before_the_clock_in_the_others():
+    elsewhere = seen("reference", call_us=1000.0)
+    seen("candidate", call_us=1.0, between_us=4300.0, blocks=6, into=elsewhere)
+    seen("candidate", call_us=1000.0, blocks=4, into=elsewhere)
+    with pytest.raises(FailedError, match="from one timed sample to the next, with the reference 300 us"):
+        elsewhere.judge()
+
+
 def test_a_machine_that_is_busy_now_and_then_accuses_nobody():
-    seen("candidate", busy=COPIED - {0, 3, 6}, into=seen("reference")).judge()
+    seen("candidate", busy=COPIED - {3}, into=seen("reference")).judge()
+    elsewhere = seen("candidate", between_us=9000.0, blocks=9, into=seen("reference"))
+    seen("candidate", blocks=1, into=elsewhere).judge()
 
 
 def test_blocks_without_copies_or_with_repeats_say_nothing():
