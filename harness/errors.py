@@ -27,6 +27,15 @@ class SandboxError(HarnessError):
     """A fork server, a reference rank or a start-up failed: worth one retry on fresh processes."""
 
 
+class BusyError(SandboxError):
+    """The machine has too much other work for times to mean anything. `gone_with_candidate`: not any more when the
+    candidate's processes had ended, which may be chance, or its doing."""
+
+    def __init__(self, *, gone_with_candidate: bool = False) -> None:
+        super().__init__("this machine is too busy with other work for times to mean anything")
+        self.gone_with_candidate = gone_with_candidate
+
+
 class BudgetEndedError(RingsmithError):
     """A limit was reached while the harness was at work, which has been ended; nothing is known about the candidate.
     What was used is in the call's `harness.allowance.Allowance`."""

@@ -15,7 +15,7 @@ from harness.allowance import Allowance
 from harness.baseline import Baseline
 from harness.build import Builds
 from harness.calibration import Calibration
-from harness.errors import BudgetEndedError, SandboxError, UsageError
+from harness.errors import BudgetEndedError, BusyError, SandboxError, UsageError
 from harness.processes import Processes
 from harness.profile_types import Profile
 from harness.stages import OnStage, Run
@@ -150,9 +150,16 @@ class Sandbox:
 
         Afterwards ranks for another candidate come up in the background, unless this is the `last` one."""
 
+        suspected = False
+
         def attempt() -> Evaluation:
-            run = self._run(request, on_stage, refill=not last)
-            return run.finish(run.stages)
+            nonlocal suspected
+            run = self._run(request, on_stage, refill=not last, suspected=suspected)
+            try:
+                return run.finish(run.stages)
+            except BusyError as busy:
+                suspected = busy.gone_with_candidate
+                raise
 
         evaluation = self._with_retry(attempt, allowance)
         return evaluation.model_copy(update={"fault": self._fault})
@@ -199,13 +206,13 @@ class Sandbox:
         """The problem's reference by itself: no candidate is needed."""
         return self._with_retry(lambda: baseline.time_reference(self._processes, entry, case, dtype))
 
-    def _run(self, request: Request, on_stage: OnStage | None, refill: bool) -> Run:
+    def _run(self, request: Request, on_stage: OnStage | None, refill: bool, suspected: bool = False) -> Run:
         if request.platform != self.platform_name or request.world_size != self.world_size:
             raise UsageError(
                 f"this sandbox has {self.world_size} ranks on {self.platform_name}; "
                 f"the request wants {request.world_size} on {request.platform}"
             )
-        return Run(self._processes, self._builds, request, on_stage, refill)
+        return Run(self._processes, self._builds, request, on_stage, refill, suspected)
 
     def _measure(self) -> dict[str, float]:
         processes = self._processes

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from harness.errors import SandboxError
+from harness.errors import BusyError
 from harness.measure import Block, median
 from harness.pair import FailedError, Pair
 from harness.platforms import MAX_PRIME_US, Plan
@@ -33,6 +33,7 @@ in the second, no longer than that. A host may be slower by then than when it wa
 _PACE = 2.0
 """Calls that wait for the host take longer on a machine that has become slower since they were timed: so much longer as
 the reference's do now, up to this factor, may the candidate claim as well."""
+_CALM_LOOKS = 4
 _DELAYED, _GROSS, _CALM = 0.3, 8.0, 0.5
 """Share of the time for which ranks wait for processors that others have, from which on nothing follows from times
 unless they are this many times what is allowed: waiting makes calls longer by a factor, not by an order. And share of
@@ -42,7 +43,7 @@ the looks at the reference that must find nothing, or nothing follows from those
 def look(
     pair: Pair, time_block: TimeBlock, time_reference: TimeBlock, timing: Timing, work_beside: Callable[[], None]
 ) -> float:
-    """Microseconds of a call. Raises FailedError if that is well above what the ranks claim in `timing`; SandboxError
+    """Microseconds of a call. Raises FailedError if that is well above what the ranks claim in `timing`; BusyError
     if the machine has too much other work to tell, after `work_beside` has not found that it is the candidate's.
 
     Not everything that slows a machine down shows in anybody's account of processors: NCCL itself did not pass while
@@ -76,12 +77,22 @@ def look(
     waited = delayed_s > _DELAYED * wall_s and used_s < wall_s * ranks.world_size
     if (waited and not found.gross) or sum(calm) < _CALM * len(calm):
         work_beside()
-        raise SandboxError("this machine is too busy with other work for times to mean anything")
+        raise BusyError
     claims = "" if found.claims_us < 2 * claimed else f", and the ranks themselves claim {found.claims_us:.1f} there"
     raise FailedError(
         Verdict.integrity,
         f"the ranks claim {claimed:.1f} us a call; seen from outside a call takes {found.us:.1f} us{claims}",
     )
+
+
+def calm(time_reference: TimeBlock, timing: Timing, bounds: tuple[float, float, float]) -> bool:
+    """Whether the reference passes now, when nothing is beside it."""
+    sizes = _Sizes(timing)
+    plan = sizes.plan(_MARGINS[0], reference=True)
+    once_us = time_reference(plan, 0.0).wall_us
+    looks = [_Blocks(time_reference, plan, sizes.repeats, once_us) for _ in range(_CALM_LOOKS)]
+    fits = [look.more(timing.reference.median_us, bounds).fits for look in looks]
+    return sum(fits) >= _CALM_LOOKS - 1
 
 
 class _Sizes:

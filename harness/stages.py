@@ -24,7 +24,8 @@ from harness import (
     unwaited,
 )
 from harness.build import Builds, load_deadline, write_candidate
-from harness.errors import BudgetEndedError, SandboxError
+from harness.errors import BudgetEndedError, BusyError, SandboxError
+from harness.measure import Alternation
 from harness.mechanisms import mechanisms
 from harness.pair import FailedError, Other, Pair
 from harness.platforms import Plan, cuda
@@ -43,8 +44,16 @@ class Run:
     """One evaluation from the first stage to its Evaluation."""
 
     def __init__(
-        self, processes: Processes, builds: Builds, request: Request, on_stage: OnStage | None, refill: bool
+        self,
+        processes: Processes,
+        builds: Builds,
+        request: Request,
+        on_stage: OnStage | None,
+        refill: bool,
+        suspected: bool = False,
     ) -> None:
+        """`suspected`: a former attempt found the machine busy only while the candidate was there."""
+        self._suspected = suspected
         self._box, self._builds, self._request, self._on_stage = processes, builds, request, on_stage
         self._refill = refill
         self._limits = request.limits
@@ -265,8 +274,8 @@ class Run:
         except platforms.NotCapturableError as reason:
             note = str(reason)
         timed.audits.judge()  # of the candidate's first block too, if the reference cannot be captured
-        seen = {mode: timed.look_from_outside(mode, one.timing(platform.noise)) for mode, one in found.items()}
         timed.look_for_unclocked_work()
+        seen = {mode: self._seen_from_outside(pair, timed, mode, one) for mode, one in found.items()}
         there = {"eager": timed.only_reference("eager", found["eager"].plan)}
         timed.look_for_work_beside()
         self._end_candidate(pair)
@@ -278,6 +287,21 @@ class Run:
                 update={"audited": timed.audits.done[mode], "outside_us": seen[mode], "reference_slowed": slowed}
             )
         return self._measurement_of(timings["eager"], timings.get("device"), note)
+
+    def _seen_from_outside(self, pair: Pair, timed: Timed, mode: str, found: Alternation) -> float:
+        timing = found.timing(self._box.platform.noise)
+        try:
+            return timed.look_from_outside(mode, timing)
+        except BusyError:
+            self._end_candidate(pair)
+            gone = timed.calm(mode, timing)
+            if not (gone and self._suspected):
+                raise BusyError(gone_with_candidate=gone) from None
+            raise FailedError(
+                Verdict.integrity,
+                "beside this candidate the reference takes longer than it claims, twice, and not when its processes "
+                "have ended: it keeps the machine busy while it is to wait",
+            ) from None
 
     def _measurement_of(self, eager: Timing, device: Timing | None, note: str) -> Measurement:
         platform, request = self._box.platform, self._request

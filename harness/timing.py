@@ -141,9 +141,7 @@ class Timed:
 
     def look_from_outside(self, mode: str, timing: Timing) -> float:
         """Microseconds of one of the candidate's calls as this process's clock has it. Raises FailedError if that is
-        well above what the ranks claim."""
-        # Our own clock runs: nothing that may have to wait for the driver.
-        reference = functools.partial(self._time_reference, mode, clocks=False)
+        well above what the ranks claim; BusyError."""
 
         def candidate(plan: Plan, least_s: float) -> Block:
             # Audited as the blocks that count are, or a call could tell them apart. What calls write into is not
@@ -152,9 +150,18 @@ class Timed:
                 plan = self.audits.planned(plan, mode)
             return self._time(mode, plan, least_s, clocks=False, all_count=True)
 
+        reference = self._reference_from_outside(mode)
         seen = outside.look(self._pair, candidate, reference, timing, self.look_for_work_beside)
         self.audits.judge()
         return seen
+
+    def calm(self, mode: str, timing: Timing) -> bool:
+        """Whether the reference is found from outside to take what it claims, now that the candidate is gone."""
+        return outside.calm(self._reference_from_outside(mode), timing, self._pair.box.platform.outside)
+
+    def _reference_from_outside(self, mode: str) -> outside.TimeBlock:
+        # Our own clock runs: nothing that may have to wait for the driver.
+        return functools.partial(self._time_reference, mode, clocks=False)
 
     def look_for_unclocked_work(self) -> None:
         """Raises FailedError if work was done where no clock counts it."""

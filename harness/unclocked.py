@@ -18,6 +18,9 @@ _FEW = 5
 """Samples of a kind, or fewer blocks than three, that nothing follows from."""
 _COPYING_FACTOR = 3.0
 """How many times as long as the copy of the reference's output may that of a candidate's take."""
+_MOST_BLOCKS_FACTOR = 4.0
+"""How many times what may pass between samples in the quietest block may do so in half of them: on a busy machine each
+begins with waking up ranks that have waited."""
 
 
 @dataclass
@@ -43,9 +46,9 @@ class _Samples:
 
     @property
     def least_between_us(self) -> float:
-        """How much longer than what counts as the calls' time every block is, per sample: work that is done before the
-        clock runs, or honestly in some blocks, is in all of them, and a busy machine lengthens most."""
-        return min(wall_us for wall_us, _ in self.blocks) - median(self.copied + self.others)
+        """How much longer than what counts as the calls' time every block is, per sample: the work, before the clock
+        runs or, in some blocks, while it does, is in all of them."""
+        return min(wall_us for wall_us, _ in self.blocks) - median(self.others or self.copied)
 
     @property
     def copying_us(self) -> float:
@@ -98,12 +101,18 @@ class Elsewhere:
 
     def _judge_before(self, ours: _Samples, theirs: _Samples) -> None:
         allowed, sample = self._allowed, median(theirs.others or theirs.copied)
-        between, lead = (ours.least_between_us, theirs.between_us), (median(ours.lead), median(theirs.lead))
-        for (seen, known), more_us, when in [
-            (between, allowed.between_share * sample + allowed.between_us, "from one timed sample to the next"),
-            (lead, allowed.lead_us, "from the change of a timed sample's inputs to the clock's start"),
-        ]:
-            if seen > allowed.before_factor * known + more_us:
+        between, lead = theirs.between_us, median(theirs.lead)
+        least = allowed.before_factor * between + allowed.between_share * sample + allowed.between_us
+        samples = "from one timed sample to the next"
+        for seen, most, known, when in [
+            (ours.least_between_us, least, between, samples),
+            (ours.between_us, _MOST_BLOCKS_FACTOR * least, between, samples),
+            (
+                median(ours.lead), allowed.before_factor * lead + allowed.lead_us, lead,
+                "from the change of a timed sample's inputs to the clock's start",
+            ),
+        ]:  # fmt: skip
+            if seen > most:
                 raise FailedError(
                     Verdict.integrity,
                     f"{seen:.0f} us pass {when}, with the reference {known:.0f} us: work is done before the clock runs",

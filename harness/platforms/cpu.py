@@ -146,7 +146,7 @@ class Cpu:
     # 0.8 ms at least, and from the change of inputs to the clock it is 14 us.
     unclocked = Unclocked(
         copying_share=0.3, copying_us=1000.0, copying_us_per_mib=500.0,
-        before_factor=2.0, between_share=1.0, between_us=5000.0, lead_us=500.0,
+        before_factor=2.0, between_share=0.1, between_us=5000.0, lead_us=500.0,
     )  # fmt: skip
     # What else the machine does moves times by any factor: work beside the reference is seen by processor time.
     quiet = (1.3, math.inf)

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from harness import outside
-from harness.errors import SandboxError
+from harness.errors import BusyError
 from harness.measure import Block
 from harness.pair import FailedError
-from harness.types import Latency, Ratio, Timing
+from harness.platforms.cpu import Cpu
+from harness.stages import Run
+from harness.types import Latency, Ratio, Timing, Verdict
 
 CLAIMED_US = 50.0
 
@@ -59,11 +61,16 @@ def clocked(time_block):
     return clocked_block
 
 
+ONE = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
+TIMING = Timing(candidate=ONE, reference=ONE, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
+BOUNDS = (1.25, 1000.0, 1.5)
+
+
 def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0, reference=None):
     ranks = SimpleNamespace(world_size=1, cpu_s=time.process_time, delayed_s=lambda: 0.0, pids=[os.getpid()])
-    pair = SimpleNamespace(box=SimpleNamespace(platform=SimpleNamespace(outside=(1.25, 1000.0, 1.5))), candidate=ranks)
-    one = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=host_us)
-    timing = Timing(candidate=one, reference=one, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
+    pair = SimpleNamespace(box=SimpleNamespace(platform=SimpleNamespace(outside=BOUNDS)), candidate=ranks)
+    one = ONE.model_copy(update={"host_us": host_us})
+    timing = TIMING.model_copy(update={"candidate": one, "reference": one})
     sides = candidate or block(candidate_us), reference or block(reference_us)
     return outside.look(pair, *map(clocked, sides), timing, beside)
 
@@ -81,9 +88,45 @@ def test_calls_that_are_longer_than_claimed_where_the_reference_is_not(unclaimed
 @pytest.mark.parametrize("unclaimed_us", [100, 700])
 def test_a_machine_on_which_the_reference_fares_the_same_tells_nothing(unclaimed_us):
     asked = []
-    with pytest.raises(SandboxError, match="too busy"):
+    with pytest.raises(BusyError, match="too busy"):
         look(unclaimed_us, unclaimed_us, lambda: asked.append("beside"))
     assert asked == ["beside"]  # it may be the candidate that makes it so
+
+
+def test_whether_the_reference_passes_by_itself():
+    assert outside.calm(clocked(block(0)), TIMING, BOUNDS)
+    assert not outside.calm(clocked(slower_block(2 * CLAIMED_US)), TIMING, BOUNDS)
+    assert not outside.calm(clocked(block(100)), TIMING, BOUNDS)
+
+
+def busy(pair, timed, *, suspected):
+    """What comes of an attempt in which the machine is too busy."""
+    run = SimpleNamespace(
+        _box=SimpleNamespace(platform=Cpu()), _suspected=suspected, _end_candidate=lambda pair: pair.append("ended")
+    )
+    found = SimpleNamespace(timing=lambda noise: TIMING)
+    return Run._seen_from_outside(run, pair, timed, "eager", found)
+
+
+@pytest.mark.parametrize("calm", [True, False])
+def test_a_machine_that_is_busy_only_beside_the_candidate_tells_something_the_second_time(calm):
+    def look(mode, timing):
+        raise BusyError
+
+    def reference_alone(mode, timing):
+        assert pair == ["ended"]
+        return calm
+
+    timed = SimpleNamespace(look_from_outside=look, calm=reference_alone)
+    for suspected in (False, True):
+        pair = []
+        kind = FailedError if calm and suspected else BusyError
+        with pytest.raises(kind) as failed:
+            busy(pair, timed, suspected=suspected)
+        if kind is BusyError:
+            assert failed.value.gone_with_candidate == calm
+    if calm:
+        assert failed.value.verdict is Verdict.integrity and "beside this candidate" in failed.value.summary
 
 
 @pytest.mark.parametrize("host_us", [30, 250])

@@ -93,8 +93,13 @@ def test_work_in_some_blocks_before_the_clock_in_the_others():
 
 def test_a_machine_that_is_busy_now_and_then_accuses_nobody():
     seen("candidate", busy=COPIED - {3}, into=seen("reference")).judge()
-    elsewhere = seen("candidate", between_us=9000.0, blocks=9, into=seen("reference"))
+    elsewhere = seen("candidate", between_us=6000.0, blocks=9, into=seen("reference"))
     seen("candidate", blocks=1, into=elsewhere).judge()
+    with pytest.raises(FailedError, match="6000 us pass from one timed sample to the next"):
+        seen("candidate", copy_us=0.0, between_us=6000.0, into=seen("reference")).judge()
+    elsewhere = seen("candidate", between_us=9000.0, blocks=9, into=seen("reference"))
+    with pytest.raises(FailedError, match="9000 us pass from one timed sample to the next"):
+        seen("candidate", blocks=1, into=elsewhere).judge()
 
 
 def test_blocks_without_copies_or_with_repeats_say_nothing():
