@@ -101,22 +101,21 @@ class Elsewhere:
 
     def _judge_before(self, ours: _Samples, theirs: _Samples) -> None:
         allowed, sample = self._allowed, median(theirs.others or theirs.copied)
-        between, lead = theirs.between_us, median(theirs.lead)
-        least = allowed.before_factor * between + allowed.between_share * sample + allowed.between_us
-        samples = "from one timed sample to the next"
-        for seen, most, known, when in [
-            (ours.least_between_us, least, between, samples),
-            (ours.between_us, _MOST_BLOCKS_FACTOR * least, between, samples),
-            (
-                median(ours.lead), allowed.before_factor * lead + allowed.lead_us, lead,
-                "from the change of a timed sample's inputs to the clock's start",
-            ),
-        ]:  # fmt: skip
-            if seen > most:
+        known, lead, known_lead = theirs.between_us, median(ours.lead), median(theirs.lead)
+        most = allowed.before_factor * known + allowed.between_share * sample + allowed.between_us
+        for between, factor in [(ours.least_between_us, 1.0), (ours.between_us, _MOST_BLOCKS_FACTOR)]:
+            if between > factor * most:
                 raise FailedError(
                     Verdict.integrity,
-                    f"{seen:.0f} us pass {when}, with the reference {known:.0f} us: work is done before the clock runs",
+                    f"{between:.0f} us pass from one timed sample to the next by the supervisor's clock, with the "
+                    f"reference {known:.0f} us: work is done before the ranks' clocks run, or these run slow",
                 )
+        if lead > allowed.before_factor * known_lead + allowed.lead_us:
+            raise FailedError(
+                Verdict.integrity,
+                f"{lead:.0f} us pass from the change of a timed sample's inputs to the clock's start, with the "
+                f"reference {known_lead:.0f} us: work is done before the clock runs",
+            )
 
     def _judge_copies(self, ours: _Samples, theirs: _Samples) -> None:
         allowed, plain, more = self._allowed, median(ours.others), ours.copying_us

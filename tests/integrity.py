@@ -282,7 +282,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further evaluation after these")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the mixed evaluations")
     parser.add_argument("--witness", default="", help="honest candidate before and after the mixed ones")
-    parser.add_argument("--deadline", type=float, default=5.0, help="seconds without progress in a call")
+    parser.add_argument("--deadline", type=float, default=5.0, help="seconds without progress, of candidates that hang")
     parser.add_argument("--only", nargs="+", default=[], help="names, with * and ?, of the candidates to run")
     parser.add_argument("--out", default="", help="file for everything as JSON")
     options = parser.parse_args(arguments)

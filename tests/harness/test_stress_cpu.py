@@ -1,6 +1,7 @@
 """Timed outputs, claims seen from outside and the exchange of bytes, with real ranks and with hostile values."""
 
 import os
+import re
 
 import pytest
 import torch
@@ -82,7 +83,10 @@ def test_wrong_only_when_timed(box):
     assert "output of a timed call" in evaluation.summary
 
 
-def test_clocks_that_run_slow_are_seen_from_outside(box):
+@pytest.mark.parametrize(
+    ("times", "seen"), [(2, "seen from outside"), (10, "by the supervisor's clock|seen from outside")]
+)
+def test_clocks_that_run_slow_are_seen_from_outside(box, times, seen):
     """A candidate that slows the clock of its own process down, below anything that a tripwire sees: by a library that
     stands before libc would be one way; here it answers for the harness, whose frames a handler of signals is given."""
     forged = """
@@ -97,13 +101,13 @@ def forge(number, frame):
 signal.signal(signal.SIGUSR2, forge)
 def solution(tensor):
     signal.raise_signal(signal.SIGUSR2)
-    for _ in range(10):
+    for _ in range(TIMES):
         dist.all_reduce(out := tensor.clone())
     return out
 """
-    evaluation = box.evaluate(request(forged))
+    evaluation = box.evaluate(request(forged.replace("TIMES", str(times))))
     assert evaluation.verdict is Verdict.integrity, evaluation.summary
-    assert "seen from outside" in evaluation.summary
+    assert re.search(seen, evaluation.summary), evaluation.summary
 
 
 @pytest.mark.parametrize("size", [0, 100, 4095])

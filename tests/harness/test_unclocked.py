@@ -66,7 +66,9 @@ def test_large_outputs_may_take_longer_to_copy():
 
 
 def test_work_between_samples():
-    with pytest.raises(FailedError, match="2500 us pass from one timed sample to the next, with the reference 300 us"):
+    with pytest.raises(
+        FailedError, match=r"2500 us pass from one timed sample to the next .*, with the reference 300 us"
+    ):
         seen("candidate", copy_us=0.0, between_us=2500.0, into=seen("reference")).judge()
 
 
@@ -87,7 +89,7 @@ def test_work_in_some_blocks_before_the_clock_in_the_others():
     elsewhere = seen("reference", call_us=1000.0)
     seen("candidate", call_us=1.0, between_us=4300.0, blocks=6, into=elsewhere)
     seen("candidate", call_us=1000.0, blocks=4, into=elsewhere)
-    with pytest.raises(FailedError, match="from one timed sample to the next, with the reference 300 us"):
+    with pytest.raises(FailedError, match=r"from one timed sample to the next .*, with the reference 300 us"):
         elsewhere.judge()
 
 
