@@ -34,7 +34,8 @@ class _Samples:
     others_host: list[float] = field(default_factory=list)
     """What the slowest host needed to issue them, where that is known."""
     blocks: list[tuple[float, float]] = field(default_factory=list)
-    """Of each block its time by the supervisor's clock, and what the ranks claim for its calls; per sample."""
+    """Of each block, per sample: its time by the supervisor's clock besides what the ranks claim for calls, and what
+    they claim where no output is copied."""
     lead: list[float] = field(default_factory=list)
     """From the change of a sample's inputs to its clock's start, on the rank with the least: the others may have waited
     for it."""
@@ -42,13 +43,13 @@ class _Samples:
     @property
     def between_us(self) -> float:
         """What passes from one sample to the next."""
-        return median([wall_us - claimed_us for wall_us, claimed_us in self.blocks])
+        return median([between_us for between_us, _ in self.blocks])
 
     @property
     def least_between_us(self) -> float:
         """How much longer than what counts as the calls' time every block is, per sample: the work, before the clock
         runs or, in some blocks, while it does, is in all of them."""
-        return min(wall_us for wall_us, _ in self.blocks) - median(self.others or self.copied)
+        return min(map(sum, self.blocks)) - median(self.others or self.copied)
 
     @property
     def copying_us(self) -> float:
@@ -87,7 +88,8 @@ class Elsewhere:
         if all(host):
             for number, sample in enumerate(zip(*host, strict=True)):
                 (seen.copied_host if number in those else seen.others_host).append(plan.calls * max(sample))
-        seen.blocks.append((wall_us / plan.samples, sum(samples) / plan.samples))
+        plain = [us for number, us in enumerate(samples) if number not in those] or samples
+        seen.blocks.append(((wall_us - sum(samples)) / plan.samples, sum(plain) / len(plain)))
         seen.lead += [min(sample) for sample in zip(*lead, strict=True)]
 
     def judge(self) -> None:

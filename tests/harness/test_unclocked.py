@@ -69,7 +69,7 @@ def test_work_between_samples():
     with pytest.raises(
         FailedError, match=r"2500 us pass from one timed sample to the next .*, with the reference 300 us"
     ):
-        seen("candidate", copy_us=0.0, between_us=2500.0, into=seen("reference")).judge()
+        seen("candidate", between_us=2500.0, into=seen("reference")).judge()
 
 
 def test_work_between_the_change_of_inputs_and_the_clock():
@@ -85,6 +85,11 @@ def test_ranks_that_wait_for_another_one_do_not_work():
     elsewhere.judge()
 
 
+def test_copies_are_not_between_samples():
+    elsewhere = seen("reference", copy_us=9000.0)
+    seen("candidate", copy_us=9000.0, into=elsewhere).judge()
+
+
 def test_work_in_some_blocks_before_the_clock_in_the_others():
     elsewhere = seen("reference", call_us=1000.0)
     seen("candidate", call_us=1.0, between_us=4300.0, blocks=6, into=elsewhere)
@@ -98,7 +103,7 @@ def test_a_machine_that_is_busy_now_and_then_accuses_nobody():
     elsewhere = seen("candidate", between_us=6000.0, blocks=9, into=seen("reference"))
     seen("candidate", blocks=1, into=elsewhere).judge()
     with pytest.raises(FailedError, match="6000 us pass from one timed sample to the next"):
-        seen("candidate", copy_us=0.0, between_us=6000.0, into=seen("reference")).judge()
+        seen("candidate", between_us=6000.0, into=seen("reference")).judge()
     elsewhere = seen("candidate", between_us=9000.0, blocks=9, into=seen("reference"))
     with pytest.raises(FailedError, match="9000 us pass from one timed sample to the next"):
         seen("candidate", blocks=1, into=elsewhere).judge()
