@@ -128,7 +128,7 @@ class Audits:
         if number >= len(self._blocks):
             return False
         block = self._blocks[number]
-        return call // block.plan.calls in block.audited[rank]
+        return call // (block.plan.calls * block.plan.turns) in block.audited[rank]
 
     def _judge(self, number: int, calls: list[int], which: list[list[int]]) -> None:
         """Outputs of these calls of a block; `which`: of each rank, those of them that it has."""
@@ -159,10 +159,12 @@ class Audits:
         )  # fmt: skip
 
     def _item(self, block: TimedBlock, call: int) -> Item:
-        """What a timed call was given. A CUDA graph makes the same calls in every sample."""
+        """What a timed call was given; the contents of its turn, if a sample has several. A CUDA graph makes the same
+        calls in every sample."""
         plan = block.plan
-        entry = call % plan.calls if block.mode == "device" else call % self._ring
-        return {"seed": plan.seed, "sample": call // plan.calls, "entry": entry}
+        captured = block.mode == "device"
+        entry = call % plan.calls if captured else call % self._ring
+        return {"seed": plan.seed, "sample": call // plan.calls, "entry": entry, "captured": captured}
 
 
 def counted(values: list[list[float]], plan: Plan, audited: list[set[int]]) -> list[list[float]]:

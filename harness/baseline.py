@@ -70,7 +70,7 @@ def time_reference(processes: Processes, entry: Entry, case: Case, dtype: DType)
         for slot in range(1, filled):
             give(slot)
         writes = bool(entry.updates or entry.scratch)
-        ask("rotate", copies=slots.copies(filled, writes))
+        ask("rotate", copies=slots.copies(filled, writes), exchange=slots.exchange(ask("alike")))
         note = ""
 
         def time_block(mode: str) -> measure.TimeBlock:

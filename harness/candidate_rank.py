@@ -105,7 +105,7 @@ class CandidateRank:
         return {}
 
     def _rotate(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._state.rotate(self._slots, message["copies"])
+        self._state.rotate(self._slots, message["copies"], message["exchange"])
         return {}
 
     def _call(self, message: dict[str, Any]) -> dict[str, Any]:

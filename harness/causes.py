@@ -19,6 +19,8 @@ EXPLAINED = frozenset(
 )
 """Verdicts on an error whose text tells why; the finding's evidence is that text."""
 _MAX_FINDINGS = 3
+_LONGEST = 2000
+"""Characters of an error that rules look at: a candidate may have written it so that they take long."""
 
 
 def explain(
@@ -98,7 +100,7 @@ def _said(summary: str) -> tuple[str, int | None]:
 def _runtime_finding(
     guilty: list[RankReport], error: str, line: int | None, world_size: int, ranks: Sequence[RankReport], source: str
 ) -> Finding:
-    error = error.removeprefix("compiler: ")[:2000]
+    error = error.removeprefix("compiler: ")[:_LONGEST]
     printed = "\n".join(r.stderr for r in guilty)
     known = _known_runtime(error, printed, bool(guilty and guilty[0].exit), [*_KIT_NAMES, *_words(source)], source)
     evidence = f"{CANDIDATE}:{line}: {shorten(error)}" if line else shorten(error)
@@ -107,10 +109,16 @@ def _runtime_finding(
     numbers = [r.rank for r in guilty] if len(guilty) < world_size else []
     where = _at(line, numbers)
     if known is None:
-        name = re.match(r"\w+", error)
-        cause = name[0] if name and name[0] != error else "other error"
+        name = _NAME.match(error)
+        cause = name[0] if name else "other error"
         return _finding(None, cause, f"{cause} in the candidate", where, evidence)
     return _finding(known, known.rule.cause, known.text, where, evidence)
+
+
+_NAME = re.compile(
+    r"(?:[A-Z_]\w*)?(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Failed|OutOfResources)(?=:|$)|SIG\w+(?= while )"
+)
+"""An exception or a signal. The first word of any other text tells nothing, as of `the extension does not load`."""
 
 
 def _known_runtime(error: str, printed: str, ended: bool, names: Sequence[str], source: str) -> Known | None:
@@ -118,7 +126,7 @@ def _known_runtime(error: str, printed: str, ended: bool, names: Sequence[str], 
         return find(runtime_causes.RULES, error, source, names)
     # A C++ exception that nothing caught: its text may be as well known as a Python error's.
     what = re.search(r"what\(\): *(.*)", printed) if error.startswith("SIGABRT") else None
-    known = find(runtime_causes.RULES, what[1], source, names) if what else None
+    known = find(runtime_causes.RULES, what[1][:_LONGEST], source, names) if what else None
     return known or find(runtime_causes.EXITS, f"{error}\n{printed}", source)
 
 

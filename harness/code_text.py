@@ -50,14 +50,33 @@ def pieces(source: str) -> tuple[Piece, ...]:
         # A kernel may stand in a docstring that the code reads.
         return tuple(_pieces(parsed(source), docstrings="__doc__" in source or "getdoc" in source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        text = re.sub(rf"^[ \t]*#(?![ \t]*{_DIRECTIVE})[^\n]*|(?<=[ \t])# [^\n\"']*$", "", source, flags=re.M)
-        return tuple(Piece(t, 1, source.count("\n") + 1) for t in _variants(text))
+        lines = source.split("\n")
+        text = "\n".join(_without_hash(line) for line in lines)
+        return tuple(Piece(t, 1, len(lines)) for t in _variants(text, _Room()))
 
 
 _DIRECTIVE = r"(?:include|define|if|ifdef|ifndef|elif|else|endif|undef|pragma|error|line)\b"
+_HASH_LINE = re.compile(rf"[ \t]*#(?![ \t]*{_DIRECTIVE})")
+_HASH = re.compile(r"(?<=[ \t])# ")
+
+
+def _without_hash(line: str) -> str:
+    """A line without its comment of Python: what has a quote behind it may stand in a string."""
+    if _HASH_LINE.match(line):
+        return ""
+    comment = _HASH.search(line, max(line.rfind('"'), line.rfind("'")) + 1)
+    return line[: comment.start()] if comment else line
+
+
+@dataclass
+class _Room:
+    """How many characters macros and separators may still add, in all strings of a source together."""
+
+    left: int = _MAX_CHARACTERS
 
 
 def _pieces(tree: ast.Module, *, docstrings: bool) -> Iterator[Piece]:
+    room = _Room()
     waiting: list[tuple[ast.AST, int]] = [(tree, 1)]
     while waiting:
         node, line = waiting.pop()
@@ -67,12 +86,12 @@ def _pieces(tree: ast.Module, *, docstrings: bool) -> Iterator[Piece]:
             continue  # a string as a statement does nothing: a comment
         if _is_text(node):
             holes: list[ast.AST] = []
-            for text in _variants(_text(node, holes)):
+            for text in _variants(_text(node, holes, room), room):
                 yield Piece(text, line, last)
             waiting += [(hole, line) for hole in holes]
             continue
         yield from (Piece(name, last, last) for name in _names(node))
-        if command := _command(node):
+        if command := _command(node, room):
             yield Piece(command, line, last)
         waiting += [(child, line) for child in ast.iter_child_nodes(node)]
 
@@ -116,39 +135,42 @@ def _joined(node: ast.AST) -> tuple[ast.expr, list[ast.expr]] | None:
     return None
 
 
-def _text(node: ast.AST, holes: list[ast.AST]) -> str:
+def _text(node: ast.AST, holes: list[ast.AST], room: _Room) -> str:
     """The string that an expression makes; what is not constant becomes a hole and is added to `holes`."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
         return node.value if isinstance(node.value, str) else node.value.decode("latin-1")
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(value, holes) for value in node.values)
+        return "".join(_text(value, holes, room) for value in node.values)
     if isinstance(node, ast.FormattedValue):
-        return _text(node.value, holes)
+        return _text(node.value, holes, room)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         terms: list[ast.expr] = []
         left: ast.expr = node
         while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):  # thousands are no recursion
             terms.append(left.right)
             left = left.left
-        return "".join(_text(term, holes) for term in (left, *reversed(terms)))
+        return "".join(_text(term, holes, room) for term in (left, *reversed(terms)))
     if (joined := _joined(node)) is not None:
-        separator, parts = _text(joined[0], holes), [_text(part, holes) for part in joined[1]]
-        return separator.join(parts) if len(separator) * len(parts) < _MAX_CHARACTERS else _HOLE
+        separator, parts = _text(joined[0], holes, room), [_text(part, holes, room) for part in joined[1]]
+        if len(separator) * len(parts) >= room.left:
+            return _HOLE.join([separator, *parts])
+        room.left -= len(separator) * len(parts)
+        return separator.join(parts)
     holes.append(node)
     return _HOLE
 
 
-def _command(node: ast.AST) -> str:
+def _command(node: ast.AST, room: _Room) -> str:
     """The words of a list or of a call's arguments as a shell would get them; empty if there are fewer than two."""
     words = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.List | ast.Tuple) else []
-    texts = [_text(word, []) for word in words]
+    texts = [_text(word, [], room) for word in words]
     return " ".join(texts) if sum(text != _HOLE for text in texts) > 1 else ""
 
 
-def _variants(text: str) -> list[str]:
+def _variants(text: str, room: _Room) -> list[str]:
     """A string without comments of C++; and, if that is another, with adjacent literals joined and names pasted."""
     plain = _without_comments(_joined_lines(text))
-    pasted = re.sub(r'(?<!\\)"\s*"', "", _pasted(plain))
+    pasted = re.sub(r'(?<!\\)"\s*"', "", _pasted(plain, room))
     return [plain] if pasted == plain else [plain, pasted]
 
 
@@ -163,17 +185,18 @@ def _joined_lines(text: str) -> str:
 
 
 _TOKEN = re.compile(
-    r'R"([^()\\ \n]{0,16})\(.*?(?:\)\1"|\Z)|"(?:\\.|[^"\\\n])*"|\'(?:\\[^\n]{1,4}?|[^\'\\\n])\''
+    r'R"([^()\\ \n]{0,16})\(.*?(?:\)\1"|\Z)|"(?:\\.|[^"\\\n])*"?'
+    r"|(?<![\w$])[0-9](?:'?[\w.])*|'(?:\\.|[^'\\\n])*'?"
     r"|(?<!:)//[^\n]*|/\*.*?(?:\*/|\Z)",
     re.S,
-)  # a // after a colon is an address
+)  # a // after a colon is an address; a literal that is not closed ends with its line, as for a preprocessor
 
 
 def _without_comments(text: str) -> str:
     return _TOKEN.sub(lambda m: " " + "\n" * m[0].count("\n") if m[0][0] == "/" else m[0], text)
 
 
-def _pasted(text: str) -> str:
+def _pasted(text: str, room: _Room) -> str:
     """With `a ## b` joined, and the macros that paste their arguments filled in."""
     if "##" not in text:
         return text
@@ -182,11 +205,14 @@ def _pasted(text: str) -> str:
         names = [parameter.strip() for parameter in parameters.split(",")]
 
         def fill(match: re.Match[str], names: list[str] = names, body: str = body) -> str:
+            if room.left <= 0:
+                return match[0]
             values = dict(zip(names, (value.strip() for value in match[1].split(",")), strict=False))
-            return re.sub(r"\w+", lambda word: values.get(word[0], word[0]), body)
+            filled = re.sub(r"\w+", lambda word: values.get(word[0], word[0]), body)
+            room.left -= len(filled)
+            return filled
 
-        filled = re.sub(rf"(?<!define )\b{name}\(([^()]{{0,100}})\)", fill, text)
-        if len(filled) > len(text) + _MAX_CHARACTERS:
+        if room.left <= 0:
             break
-        text = filled
+        text = re.sub(rf"(?<!define )\b{name}\(([^()]{{0,100}})\)", fill, text)
     return re.sub(r"(?<![ \t])[ \t]*##[ \t]*", "", text)

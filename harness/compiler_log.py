@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 
 CANDIDATE = "candidate.py"
 
@@ -47,28 +48,39 @@ _CONSEQUENCE = re.compile(
 )
 """Errors that only follow from another one, before or after it."""
 _TYPES = re.compile(r"\s+((?:operand|argument|object) types? (?:is|are): .*|deduced conflicting types .*)")
+_TRITON_PLACE = re.compile(r"at (\d{1,7}):\d+:\n")
+_TRITON_CARET = re.compile(r"\n *\^\n")
+_LEADS = re.compile(r".*(?: required from |: In |In file included from|^\s+from )")
+"""A line before an error that says how the compiler came there."""
 _PLACE = re.compile(rf"{re.escape(CANDIDATE)}[:(](\d{{1,7}})|at line (\d{{1,7}}) of {re.escape(CANDIDATE)}")
 
 
 def errors(log: str) -> tuple[CompilerError, ...]:
     """All errors in their order, those left out that only follow from others (unless there is nothing else)."""
     lines = log.replace("‘", "'").replace("’", "'").splitlines()
-    starts = [(i, *match) for i, line in enumerate(lines) if (match := _match(line)) is not None]
-    ends = [i for i, *_ in starts[1:]] + [len(lines)]
-    found = [_error(lines, i, end, who, match) for (i, who, match), end in zip(starts, ends, strict=False)]
+    matches = [(i, *match) for i, line in enumerate(lines) if (match := _match(line)) is not None]
+    # What belongs to an error, before or after it, ends where the next one stands: no line is read for every error.
+    edges = [-1, *(i for i, *_ in matches), len(lines)]
+    found = [
+        _error(lines[edges[n] + 1 : i], lines[i + 1 : edges[n + 2]], who, match)
+        for n, (i, who, match) in enumerate(matches)
+    ]
     return tuple(error for error in found if not _CONSEQUENCE.search(error.message)) or tuple(found)
 
 
 def triton_error(message: str, source: str) -> CompilerError | None:
     """What Triton says of a kernel: its place counts from the kernel's own first line."""
-    match = re.search(r"at (\d{1,7}):\d+:\n(.*?)\n *\^\n(.*)", message, re.S)
-    if match is None:
+    # In two steps, since a candidate may have written the text: where nothing follows one place, nothing follows later.
+    place = _TRITON_PLACE.search(message)
+    caret = _TRITON_CARET.search(message, place.end()) if place else None
+    if place is None or caret is None:
         return None
-    definition = re.search(rf"^{re.escape(match[2].splitlines()[0])}", source, re.M)
-    said = shorten(" ".join(match[3].split()))
-    if definition is None:
+    first = message[place.end() : caret.start()].partition("\n")[0]
+    definition = f"\n{source}".find(f"\n{first}") if first else -1
+    said = shorten(" ".join(message[caret.end() :].split()))
+    if definition < 0:
         return CompilerError(said, None, f"Triton: {said}")
-    line = source.count("\n", 0, definition.start()) + int(match[1])
+    line = source.count("\n", 0, definition) + int(place[1])
     return CompilerError(said, line, f"{CANDIDATE}:{line}: {said}")
 
 
@@ -78,8 +90,8 @@ def _match(line: str) -> tuple[str, re.Match[str]] | None:
     return next(((who, match) for who, pattern in patterns if (match := pattern.match(line))), None)
 
 
-def _error(lines: list[str], start: int, end: int, who: str, match: re.Match[str]) -> CompilerError:
-    block = lines[start + 1 : end]
+def _error(before: list[str], block: list[str], who: str, match: re.Match[str]) -> CompilerError:
+    """`before` and `block`: the lines up to the error before it and after it."""
     message = " ".join(match["message"].split()).rstrip(":")
     for line in block[:8]:
         if types := _TYPES.match(line):
@@ -88,26 +100,22 @@ def _error(lines: list[str], start: int, end: int, who: str, match: re.Match[str
         message += f" (at `{name}`)"
     message = shorten(message)
     if who:
-        return CompilerError(message, _used_at(lines, start, block), f"{who}: {message}")
+        return CompilerError(message, _used_at(before, block), f"{who}: {message}")
     number = int(match["nvcc"] or match["gcc"])
-    where = f"{match['file'].rsplit('/', 1)[-1]}:{number}: error: {message}"
+    where = f"{shorten(match['file'].rsplit('/', 1)[-1])}:{number}: error: {message}"
     if match["file"] == CANDIDATE:
         return CompilerError(message, number, where)
     # In a header, or in a source that does not stand in the candidate as it is.
-    used = _used_at(lines, start, block)
+    used = _used_at(before, block)
     return CompilerError(message, used, where + (f" (used at line {used})" if used else ""))
 
 
-def _used_at(lines: list[str], start: int, block: list[str]) -> int | None:
+def _used_at(before: list[str], block: list[str]) -> int | None:
     """Line of the candidate from which an error elsewhere was come to: g++ says it before, nvcc after."""
-    before = []
-    for line in reversed(lines[:start]):
-        if not re.match(r".*(?: required from |: In |In file included from|^\s+from )", line):
-            break
-        before.append(line)
+    led = list(takewhile(_LEADS.match, reversed(before)))
     # Where a header is included says less than where what it defines is used.
-    used = [line for line in before if "required from" in line]
-    places = [match for line in (*used, *block, *before) if (match := _PLACE.search(line))]
+    used = [line for line in led if "required from" in line]
+    places = [match for line in (*used, *block, *led) if (match := _PLACE.search(line))]
     return int(places[0][1] or places[0][2]) if places else None
 
 

@@ -26,10 +26,12 @@ _DTYPES = {
     )
 }
 MAX_BYTES = 32 << 30
+_MAX_DEPTH = 32
+"""Of what is nested in a value: `wire` would take a reply that is nested much deeper for a forged one."""
 
 
 class MalformedError(Exception):
-    """The description does not fit the file or is not one."""
+    """The description does not fit the file or is not one, or the value has none."""
 
 
 class Exchange:
@@ -50,7 +52,7 @@ class Exchange:
 
     def write(self, value: Any) -> dict[str, Any]:
         """Copy every tensor of `value` (nested tuples, lists, dicts, plain values; in arguments also linear layers,
-        sparse tensors, process groups) out; returns its description."""
+        sparse tensors, process groups) out; returns its description. Raises MalformedError."""
         tensors: list[torch.Tensor] = []
         tree = _describe(value, tensors)
         offset = 0
@@ -101,7 +103,9 @@ class Exchange:
         return value if device.type == "cpu" else value.to(device)
 
 
-def _describe(value: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
+def _describe(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> dict[str, Any]:
+    if depth > _MAX_DEPTH:
+        raise MalformedError(f"lists, tuples or dicts are nested more than {_MAX_DEPTH} deep")
     if type(value) is torch.nn.Linear:
         bias = None if value.bias is None else value.bias.detach()
         return {"kind": "linear", "items": [_describe(value.weight.detach(), tensors), _describe(bias, tensors)]}
@@ -124,12 +128,12 @@ def _describe(value: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
     if isinstance(value, (tuple, list)):
         # A named tuple is a tuple: its own name would match no reference.
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return {"kind": kind, "items": [_describe(item, tensors) for item in value]}
+        return {"kind": kind, "items": [_describe(item, tensors, depth + 1) for item in value]}
     if isinstance(value, dict):
         return {
             "kind": "dict",
             "keys": [str(k) for k in value],
-            "items": [_describe(v, tensors) for v in value.values()],
+            "items": [_describe(v, tensors, depth + 1) for v in value.values()],
         }
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"kind": "plain", "value": value}

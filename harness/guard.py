@@ -7,6 +7,7 @@ visible early and names it; what decides is judged outside (`stress.py`, `timing
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import gc
@@ -26,6 +27,7 @@ from harness.ring import tensors
 
 _MODULES = (
     "candidate_rank",
+    "collectives",
     "exchange",
     "guard",
     "platforms",
@@ -49,37 +51,44 @@ _TENSOR_KINDS = torch.Tensor.__mro__
 _kernels_of, _dispatch_modes = torch._C._dispatch_dump, torch._C._len_torch_dispatch_stack
 _function_modes, _function_mode = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)  # glibc's
-_type, _id, _vars, _random_bytes = type, id, vars, os.urandom  # bound before any candidate can replace them
+# Bound before any candidate can replace them, or put a name of its own before them.
+_type, _id, _vars, _random_bytes, _callable, _is_a = type, id, vars, os.urandom, callable, isinstance
+_attribute, _sorted, _builtins = getattr, sorted, vars(builtins)
 _ONE_IN_EIGHT = b"\x20"  # of 256 random bytes, 32 are below
 
 
-def _watched() -> Iterator[tuple[str, Any]]:
-    """Names and objects that timing and judging rely on."""
+def _watched(modules: dict[str, types.ModuleType]) -> Iterator[tuple[str, Any]]:
+    """Names and objects that timing and judging rely on; of these modules everything that can be called, and what
+    stands before a built-in name."""
     for name in ("perf_counter_ns", "perf_counter", "monotonic", "monotonic_ns", "time", "time_ns", "sleep"):
-        yield f"time.{name}", getattr(time, name)
+        yield f"time.{name}", _attribute(time, name)
     for name in ("synchronize", "Event", "Stream", "CUDAGraph", "graph", "_sleep", "current_stream"):
-        yield f"torch.cuda.{name}", getattr(torch.cuda, name)
+        yield f"torch.cuda.{name}", _attribute(torch.cuda, name)
     for name in ("record", "elapsed_time", "synchronize", "wait"):
-        yield f"torch.cuda.Event.{name}", getattr(torch.cuda.Event, name)
+        yield f"torch.cuda.Event.{name}", _attribute(torch.cuda.Event, name)
     for name in ("replay", "capture_begin", "capture_end"):
-        yield f"torch.cuda.CUDAGraph.{name}", getattr(torch.cuda.CUDAGraph, name)
+        yield f"torch.cuda.CUDAGraph.{name}", _attribute(torch.cuda.CUDAGraph, name)
     for name in ("clone", "copy_", "set_", "data_ptr", "untyped_storage", "index_copy_", "view", "to", "fill_"):
-        yield f"torch.Tensor.{name}", getattr(torch.Tensor, name)
+        yield f"torch.Tensor.{name}", _attribute(torch.Tensor, name)
     for name in ("equal", "empty", "empty_like", "zeros", "full", "from_file", "sum", "is_tensor"):
-        yield f"torch.{name}", getattr(torch, name)
+        yield f"torch.{name}", _attribute(torch, name)
     for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "barrier"):
-        yield f"torch.distributed.{name}", getattr(dist, name)
+        yield f"torch.distributed.{name}", _attribute(dist, name)
+    for name, value in _builtins.items():
+        if name != "_":  # what an interactive interpreter, or gettext, puts there
+            yield f"builtins.{name}", value
+    yield "torch.nn.Linear", torch.nn.Linear
     yield "torch.utils._device.DeviceContext.__torch_function__", DeviceContext.__torch_function__
-    for name in _MODULES:
-        module = sys.modules.get(f"harness.{name}")
-        for key, value in _vars(module).items() if module else ():
-            if not callable(value):
+    for name, module in modules.items():
+        yield f"sys.modules[{name}]", sys.modules.get(name)
+        for key, value in _vars(module).items():
+            if not (_callable(value) or key in _builtins):
                 continue
-            yield f"harness.{name}.{key}", value
-            if isinstance(value, _type) and value.__module__ == f"harness.{name}":
+            yield f"{name}.{key}", value
+            if _is_a(value, _type) and value.__module__ == name:
                 for method, function in _vars(value).items():
-                    if isinstance(function, types.FunctionType):
-                        yield f"harness.{name}.{key}.{method}", function
+                    if _is_a(function, types.FunctionType):
+                        yield f"{name}.{key}.{method}", function
 
 
 def _of_tensors() -> dict[str, Any]:
@@ -109,8 +118,11 @@ class Tripwire:
     """Taken before the candidate is imported; `tripped` names what is no longer what it was."""
 
     def __init__(self) -> None:
-        self._known = {name: self._identity(value) for name, value in _watched()}
-        self._keep = [value for _, value in _watched()]  # an id means something only while its object lives
+        names = [f"harness.{name}" for name in _MODULES]
+        self._modules = {name: sys.modules[name] for name in names if name in sys.modules}
+        watched = [*_watched(self._modules)]
+        self._known = {name: self._identity(value) for name, value in watched}
+        self._keep = [value for _, value in watched]  # an id means something only while its object lives
         self._tensors, self._operators = _of_tensors(), _kernels()
         self._noted: list[str] = []
 
@@ -118,7 +130,7 @@ class Tripwire:
         """When an output is about to be copied: notes for `tripped` what may be put right again before that is asked.
         Modes always; the rest, which takes half a millisecond, by chance."""
         if not self._noted:
-            self._noted = self._changed() if _random_bytes(1) < _ONE_IN_EIGHT else sorted(_modes())
+            self._noted = self._changed() if _random_bytes(1) < _ONE_IN_EIGHT else _sorted(_modes())
 
     def tripped(self) -> list[str]:
         """Names of what has changed: what `look` has noted, else what is different now; five at most."""
@@ -126,14 +138,16 @@ class Tripwire:
 
     def _changed(self) -> list[str]:
         try:
-            now = {name: self._identity(value) for name, value in _watched()}
+            now = {name: self._identity(value) for name, value in _watched(self._modules)}
             tensors, operators, modes = _of_tensors(), _kernels(), [*_modes()]
         except Exception as error:
             return [f"({_type(error).__name__} when looking)"]
         found = [name for name, identity in self._known.items() if now.get(name) != identity]
+        # A new name in a module of ours stands before the built-in one, or before one of torch's.
+        found += [name for name in now if name not in self._known and not name.startswith("builtins.")]
         found += [f"torch.Tensor.{name}" for name, value in self._tensors.items() if tensors.get(name) is not value]
         found += [f"the kernels of {name}" for name, lines in self._operators.items() if operators[name] != lines]
-        return sorted({*found, *modes})[:5]
+        return _sorted({*found, *modes})[:5]
 
     @staticmethod
     def _identity(value: Any) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from harness.errors import SandboxError
 from harness.jail import Jail, prepare
 from harness.progress import ProgressBoard
 from harness.ranks import RankSet
-from harness.wire import MAX_BYTES, MAX_UNTRUSTED_BYTES, ChannelClosedError, GarbledError, pair
+from harness.wire import ChannelClosedError, GarbledError, pair
 from problems.catalogue import Entry
 from problems.spec import Case
 
@@ -120,8 +120,7 @@ class Nursery:
             homes = _furnish(scratch, world_size, jail) if jail else dict.fromkeys(_HOMES, str(scratch))
         except OSError as error:  # a candidate can remove this folder; fresh processes bring a fresh one
             raise SandboxError(f"the scratch folder is unusable: {error}") from None
-        longest = MAX_UNTRUSTED_BYTES if jail else MAX_BYTES
-        channels, theirs = zip(*(pair(longest) for _ in range(world_size)), strict=True)
+        channels, theirs = zip(*(pair(untrusted=jail is not None) for _ in range(world_size)), strict=True)
         message = settings | {
             "op": "spawn", "set": name, "role": role, "world_size": world_size, "scratch": str(scratch),
             "environment": settings["environment"] | homes,

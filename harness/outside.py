@@ -1,7 +1,9 @@
 """What a call takes by the supervisor's own clock, which nothing in a candidate's process can touch. Imports no torch.
 
 A block whose samples make their calls several times is longer than one without repeats by those calls and by nothing
-else: no start, no drain, no barrier, no message.
+else: no start, no drain, no barrier, no message. Where a platform can change inputs between calls, each repeat has new
+ones, and a sample without repeats has as many changes before its calls: who answers repeats from what is there is
+wrong, and the changes are in both.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass, replace
 from harness.errors import BusyError
 from harness.measure import Block, median
 from harness.pair import FailedError, Pair
-from harness.platforms import MAX_PRIME_US, Plan
+from harness.platforms import MAX_PRIME_US, Plan, Platform
 from harness.ranks import RankSet
 from harness.types import Timing, Verdict
 
@@ -30,10 +32,13 @@ _ENOUGH_US, _FEW_ROUNDS = 1e6, 3
 _MARGINS, _MAX_ROOM_US = (3.0, 8.0), 20000.0
 """The device is kept busy for so many times as long as the host needs for a sample, in the first half of the rounds and
 in the second, no longer than that. A host may be slower by then than when it was timed: its threads wake up late."""
+_MOST_S = 10.0
+"""No block is waited for longer because the first one, which a candidate can draw out, took long."""
 _PACE = 2.0
 """Calls that wait for the host take longer on a machine that has become slower since they were timed: so much longer as
 the reference's do now, up to this factor, may the candidate claim as well."""
 _CALM_LOOKS = 4
+"""How often the reference is looked at by itself; all but one must find what it claims."""
 _DELAYED, _GROSS, _CALM = 0.3, 8.0, 0.5
 """Share of the time for which ranks wait for processors that others have, from which on nothing follows from times
 unless they are this many times what is allowed: waiting makes calls longer by a factor, not by an order. And share of
@@ -50,7 +55,7 @@ def look(
     sixteen processes beside it began to use GPUs of the same host. So where a candidate does not pass, the reference is
     looked at in the same way, round for round; nobody doubts what that claims."""
     claimed, ranks, bounds = timing.candidate.median_us, pair.candidate, pair.box.platform.outside
-    sizes = _Sizes(timing)
+    sizes = _Sizes(timing, pair.box.platform.renews)
     before, began = _load(ranks), time.monotonic()
     once_us = time_block(sizes.plan(_MARGINS[0]), 0.0).wall_us
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
@@ -85,20 +90,21 @@ def look(
     )
 
 
-def calm(time_reference: TimeBlock, timing: Timing, bounds: tuple[float, float, float]) -> bool:
+def calm(time_reference: TimeBlock, timing: Timing, platform: Platform) -> bool:
     """Whether the reference passes now, when nothing is beside it."""
-    sizes = _Sizes(timing)
+    sizes, bounds = _Sizes(timing, platform.renews), platform.outside
     plan = sizes.plan(_MARGINS[0], reference=True)
     once_us = time_reference(plan, 0.0).wall_us
-    looks = [_Blocks(time_reference, plan, sizes.repeats, once_us) for _ in range(_CALM_LOOKS)]
-    fits = [look.more(timing.reference.median_us, bounds).fits for look in looks]
+    rounds = [_Blocks(time_reference, plan, sizes.repeats, once_us) for _ in range(_CALM_LOOKS)]
+    fits = [blocks.more(timing.reference.median_us, bounds).fits for blocks in rounds]
     return sum(fits) >= _CALM_LOOKS - 1
 
 
 class _Sizes:
     """Of the blocks that are looked at: how many `samples`, and `repeats` in those that are to be longer."""
 
-    def __init__(self, timing: Timing) -> None:
+    def __init__(self, timing: Timing, renews: bool) -> None:
+        self._renews = renews
         self._calls, self._claimed = timing.calls, timing.candidate.median_us
         host, reference = (side.host_us or 0.0 for side in (timing.candidate, timing.reference))
         self._host, self._reference_host = host, max(host, reference)
@@ -112,7 +118,8 @@ class _Sizes:
         all samples: room that grew in those with repeats would be time that nobody claims."""
         host = self._reference_host if reference else self._host
         ahead = min(_MAX_ROOM_US, 100.0 + margin * self._calls * self.repeats * host)
-        return Plan(self.samples, self._calls, ahead, ahead, expected_us=self._claimed)
+        turns = self.repeats if self._renews else 1
+        return Plan(self.samples, self._calls, ahead, ahead, expected_us=self._claimed, turns=turns)
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,7 @@ class _Blocks:
     """Blocks of `once`'s samples, without and with repeats in turn."""
 
     def __init__(self, time_block: TimeBlock, once: Plan, repeats: int, once_us: float) -> None:
+        once = replace(once, turns=min(once.turns, repeats))
         self._time_block, self._once, self._once_us = time_block, once, once_us
         self._rest_us: dict[int, list[float]] = {1: [], repeats: []}
         """By repeats: the time of a block besides what the ranks claim for its calls."""
@@ -142,7 +150,7 @@ class _Blocks:
         """Two more of each. The least of all blocks so far counts, as what disturbs a block only makes it longer."""
         for repeats in list(self._rest_us) * 2:
             plan = replace(self._once, repeats=repeats, seed=secrets.randbits(60))
-            block = self._time_block(plan, 2 * repeats * self._once_us / 1e6)
+            block = self._time_block(plan, min(_MOST_S, 2 * repeats * self._once_us / 1e6))
             self._rest_us[repeats].append(block.wall_us - plan.calls * repeats * sum(block.slowest_us))
             self._claims += [median(block.slowest_us)] if repeats > 1 else []
         without, with_repeats = (min(rest) for rest in self._rest_us.values())

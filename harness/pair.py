@@ -80,7 +80,7 @@ class Pair:
         began = time.monotonic()
         self.candidate.begin(op, message)
         meanwhile()
-        outcome = self.candidate.wait(deadline_s)
+        outcome = self.candidate.wait(self._within_budget(deadline_s))
         took_s = time.monotonic() - began
         self._asked_s += took_s
         if callable(deadline_s):
@@ -91,6 +91,8 @@ class Pair:
             verdict, summary, reports = diagnosis.judge_failure(outcome, self.stage, logs, busy)
             if when and verdict in (Verdict.deadlock, Verdict.timeout):
                 summary += f" ({when}; single calls were right)"
+            if verdict in (Verdict.deadlock, Verdict.timeout) and self._left_s < 0:
+                verdict, summary = Verdict.timeout, f"{self._too_long}; the last time: {summary}"
             errors = [
                 r.error["message"] for r in outcome.ranks if r.error and diagnosis.COMPILERS & set(r.error["bases"])
             ]
@@ -99,13 +101,25 @@ class Pair:
                 failed.findings = waiting.explain(outcome.ranks, self.request.candidate.source)
             raise failed
         self._look(outcome.replies)
-        most_s = self.limits.evaluation_s * self.request.soak
-        if self._asked_s - self._compiling_s > most_s:
-            raise FailedError(
-                Verdict.timeout,
-                f"its ranks took more than {most_s:g} s in all for what they were asked, if never too long at once",
-            )
+        if self._left_s < 0:
+            raise FailedError(Verdict.timeout, f"{self._too_long}, if never too long at once")
         return outcome.replies
+
+    @property
+    def _left_s(self) -> float:
+        return self.limits.evaluation_s * self.request.soak - (self._asked_s - self._compiling_s)
+
+    @property
+    def _too_long(self) -> str:
+        most_s = self.limits.evaluation_s * self.request.soak
+        return f"its ranks took more than {most_s:g} s in all for what they were asked"
+
+    def _within_budget(self, deadline_s: float | Callable[[Phase], float]) -> float | Callable[[Phase], float]:
+        """Deadlines follow from times that the candidate has had a hand in: none is longer than what is left to it."""
+        left_s = max(1.0, self._left_s)
+        if not callable(deadline_s):
+            return min(deadline_s, left_s)
+        return lambda phase: deadline_s(phase) if phase is Phase.building else min(deadline_s(phase), left_s)
 
     def _look(self, replies: list[dict[str, Any]]) -> None:
         """What the ranks saw of themselves."""

@@ -25,15 +25,19 @@ def reader(command: list[str], memory_bytes: int) -> list[str]:
     return [*limits, *command]
 
 
+def all_pids() -> list[int]:
+    """Of every process that can be seen. One that has ended and not been waited for is there."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
 def parents() -> dict[int, int]:
-    """Of every process that can be seen: pid -> its parent's. One that has ended and not been waited for is there."""
+    """Of every process that can be seen: pid -> its parent's."""
     found = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name in parentheses may hold anything; the parent is the second field after the last one.
-                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
-                found[int(entry.name)] = int(fields[1])
+    for pid in all_pids():
+        with contextlib.suppress(OSError):
+            # The name in parentheses may hold anything; the parent is the second field after the last one.
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            found[pid] = int(fields[1])
     return found
 
 
@@ -80,9 +84,19 @@ def cpu_s(pid: int) -> float:
 
 
 def delayed_s(pid: int) -> float:
-    """For how long its main thread has waited for a processor that somebody else had; 0 where the kernel does not
-    say."""
+    """For how long its main thread, or the thread of that number, has waited for a processor that somebody else had; 0
+    where the kernel does not say."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def wanted_s(pid: int) -> float:
+    """Processor time that it had, and that its living threads have waited for while others had it. Of threads that want
+    to run, this grows on a busy machine as on an idle one."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0.0
+    return cpu_s(pid) + sum(delayed_s(int(thread)) for thread in threads)

@@ -18,8 +18,8 @@ from harness.errors import HarnessError
 from harness.pair import FailedError, Pair
 from harness.profile_types import KernelCode, KernelProfile, LinkTraffic, Profile, RankProfile
 from harness.timeline import Launch, base_name, number
-from harness.traces import merge_traces, read_trace
-from harness.types import Mechanism, Verdict
+from harness.traces import LargeTraceError, merge_traces, read_trace
+from harness.types import Finding, Mechanism, Verdict
 from problems.spec import Work
 
 _TRACED_CALLS = 5
@@ -30,6 +30,10 @@ _PROFILER_S = 30.0
 """For starting and writing the trace: torch's profiler imports its compiler, seconds on a busy machine."""
 _TORCHS = ("one_shot_all_reduce", "two_shot_all_reduce", "barrier_kernel", "put_signal", "wait_signal", "multimem_")
 """Of torch.distributed._symmetric_memory."""
+
+
+_FORGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading raises where it is no profile: the ranks wrote all of it."""
 
 
 class Profiler:
@@ -46,16 +50,14 @@ class Profiler:
         """`kernel`: part of the name of one whose hardware counters are wanted as well. Raises FailedError with what a
         rank did wrong, and HarnessError if the trace cannot be written."""
         with self._part("trace"):
-            events = self._trace()
+            traces, merged = self._trace()
         try:
-            return self._profile(kernel, events)
-        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
-            # The ranks wrote all of this.
+            return self._profile(kernel, traces, merged)
+        except _FORGED:
             raise FailedError(Verdict.integrity, "a rank reported a profile that is none") from None
 
-    def _profile(self, kernel: str, events: list[list[dict[str, Any]]]) -> Profile:
+    def _profile(self, kernel: str, traces: list[timeline.RankTrace], merged: str) -> Profile:
         request = self._pair.request
-        traces = [timeline.read(rank) for rank in events]
         with ThreadPoolExecutor(1) as beside:  # a second of disassembling
             reading = beside.submit(self._machine_code)
             with self._part("repeat"):
@@ -90,7 +92,7 @@ class Profiler:
                 )
             )  # fmt: skip
         with self._part("write"):
-            trace_path = self._write(events)
+            trace_path = self._write(merged)
         profile = Profile(
             candidate=request.candidate.hash,
             dtype=request.dtype,
@@ -114,18 +116,29 @@ class Profiler:
             "profile", message, self._limits.seconds_of_first_call(self._pair.candidate.world_size) + _PROFILER_S
         )
 
-    def _trace(self) -> list[list[dict[str, Any]]]:
+    def _trace(self) -> tuple[list[timeline.RankTrace], str]:
+        """What ran when on each rank, and the trace of all ranks."""
         candidate = self._pair.candidate
         out = candidate.scratch / "out"
         self._ask({"way": "trace", "iterations": _TRACED_CALLS, "folder": str(out)})
+        traces: list[timeline.RankTrace] = []
+
+        def read() -> Iterator[list[dict[str, Any]]]:
+            for rank in range(candidate.world_size):
+                events = read_trace(out / f"trace.{rank}.json")
+                traces.append(timeline.read(events))
+                yield events
+                del events  # before the next rank's are read
+
         try:
-            return [read_trace(out / f"trace.{rank}.json") for rank in range(candidate.world_size)]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return traces, merge_traces(read())
+        except LargeTraceError as large:
+            raise _too_large(large) from None
+        except (OSError, *_FORGED):
             raise FailedError(Verdict.integrity, "a rank reported a profile that is none") from None
 
-    def _write(self, events: list[list[dict[str, Any]]]) -> Path:
+    def _write(self, merged: str) -> Path:
         path = self._folder / f"{self._pair.request.candidate.hash}-{secrets.token_hex(3)}.trace.json"
-        merged = merge_traces(events)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_text(merged, encoding="utf-8")
@@ -266,6 +279,13 @@ class Profiler:
             yield
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+
+
+def _too_large(large: LargeTraceError) -> FailedError:
+    failed = FailedError(Verdict.runtime_error, f"no profile: a rank's trace of {_TRACED_CALLS} calls has {large}")
+    text = "a call has too many launches and operators to be profiled: take a smaller case, or fewer of them"
+    failed.findings = (Finding(cause="trace too large", text=text, evidence=""),)
+    return failed
 
 
 def _communicates(launch: Launch, code: dict[str, KernelCode]) -> bool:

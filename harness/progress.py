@@ -12,6 +12,7 @@ from pathlib import Path
 
 _WORDS = struct.Struct("<qqqqq")
 _SLOT = 64  # one cache line a rank
+_MAX_LINE = 10**9
 
 
 class Phase(IntEnum):
@@ -56,7 +57,8 @@ class ProgressBoard:
         return self._map
 
     def read(self, rank: int) -> Words:
-        """A look from outside; all zeros for words that somebody has cut off."""
+        """A look from outside; all zeros for words that somebody has cut off, 0 for a line that
+        cannot be."""
         assert self._fd is not None, "closed"
         words = os.pread(self._fd, _WORDS.size, rank * _SLOT)
         phase, calls, completed, at_ns, line = _WORDS.unpack(words.ljust(_WORDS.size, b"\0"))
@@ -64,7 +66,7 @@ class ProgressBoard:
             known = Phase(phase)
         except ValueError:  # the candidate can write here too; nothing but the hang report reads it
             known = Phase.idle
-        return Words(known, calls, completed, at_ns, line)
+        return Words(known, calls, completed, at_ns, line if 0 <= line <= _MAX_LINE else 0)
 
     def close(self) -> None:
         if self._map is not None:

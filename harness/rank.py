@@ -34,10 +34,12 @@ from harness.exchange import Exchange
 from harness.groups import Groups
 from harness.platforms import Hooks, Plan, Platform, Times, cuda
 from harness.progress import Progress, ProgressBoard
-from harness.ring import Ring, Use
+from harness.ring import Exchanging, Ring, Use
 from harness.wire import Channel, ChannelClosedError
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
+_MOST_TEXT, _MOST_STACK = 20000, 6000
+"""Characters of an error's message and of its stack that are handed on."""
 
 
 class Rank:
@@ -120,11 +122,11 @@ class Rank:
             self.exchange[name] = Exchange(Path(message["folder"]) / f"{name}.{self.rank}")
         return {}
 
-    def rotate(self, slots: dict[int, tuple[Any, ...]], copies: int) -> None:
+    def rotate(self, slots: dict[int, tuple[Any, ...]], copies: int, exchange: Exchanging = "never") -> None:
         """Repeated calls go round these slots and `copies - 1` clones of each: no call finds in a cache what another
         has just read."""
         self.platform.forget()
-        self.ring = Ring([slots[slot] for slot in sorted(slots)], copies, self.use)
+        self.ring = Ring([slots[slot] for slot in sorted(slots)], copies, self.use, exchange)
 
     def time(
         self, call: Callable[[int], Any], message: dict[str, Any], take: Callable[[int, Any], None]
@@ -135,13 +137,13 @@ class Rank:
         if message["mode"] == "steady":  # PKB's method, as it is
             return asdict(Times(self.platform.time_steady(call, plan.samples, self.progress.touch), []))
 
-        def before(sample: int) -> None:
+        def before(turn: int) -> None:
             self.progress.touch()
             # A graph makes the same calls in every sample.
-            first = 0 if message["mode"] == "device" else sample * plan.calls
-            self.ring.change(sample, range(first, first + plan.calls))
+            first = 0 if message["mode"] == "device" else turn * plan.calls
+            self.ring.change(turn, range(first, first + plan.calls))
 
-        self.ring.draw(plan.seed)
+        self.ring.draw(plan.seed, captured=message["mode"] == "device")
         hooks = Hooks(self.align, before, take)
         allowed, core = os.sched_getaffinity(0), self.platform.core(self.rank, self.world_size)
         if core is not None:
@@ -221,7 +223,7 @@ def _handlers(role: str, state: Rank) -> dict[str, Handler]:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)[:20000]
+        return str(error)[:_MOST_TEXT]
     except BaseException as broken:  # the candidate's own __str__
         return f"(its text cannot be had: {type(broken).__name__})"
 
@@ -262,5 +264,5 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "bases": [base.__name__ for base in type(error).__mro__],
         "message": _text(error) + _suggestion(error),
         "line": line,
-        "stack": stack,
+        "stack": stack[-_MOST_STACK:],  # of a recursion it could be longer than a message may be
     }

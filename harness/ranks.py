@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -225,6 +225,10 @@ class RankSet:
         """Processor time that the ranks have used so far, all their threads together."""
         return sum(map(proc.cpu_s, self.pids))
 
+    def wanted_s(self) -> float:
+        """The same, and that they have waited for."""
+        return sum(map(proc.wanted_s, self.pids))
+
     def delayed_s(self) -> float:
         """For how long, so far, the ranks have waited for a processor that somebody else had."""
         return sum(map(proc.delayed_s, self.pids))
@@ -232,12 +236,35 @@ class RankSet:
     def started_cpu_s(self) -> float:
         """The same of living processes that the ranks have started: all others in their jail, or, without one, their
         descendants."""
-        theirs = proc.namespace(self.pids[0])
+        return sum(map(proc.cpu_s, self._started()))
+
+    def _started(self) -> set[int]:
+        """None when all ranks have ended."""
+        theirs = next(filter(None, map(proc.namespace, self.pids)), "")
+        if not theirs:  # nor has a process that we may not look at a namespace
+            return set()
         if theirs == proc.namespace(os.getpid()):
             started = proc.descendants(self.pids)
         else:
-            started = {pid for pid in proc.parents() if proc.namespace(pid) == theirs}
-        return sum(map(proc.cpu_s, started.difference(self.pids)))
+            started = {pid for pid in proc.all_pids() if proc.namespace(pid) == theirs}
+        return started.difference(self.pids)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Neither the ranks nor what they have started runs meanwhile, whatever it would do."""
+        held: set[int] = set()
+        try:
+            # Again until nothing is new: a process that was not yet stopped may have started another.
+            while new := {*self.pids, *self._started()} - held:
+                held |= new
+                for pid in new:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in held:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGCONT)
 
     def forget(self) -> None:
         """Let go of the ranks: with their channels closed they leave by themselves, at the latest with the nursery."""

@@ -54,8 +54,8 @@ class ReferenceRank:
         self.slots: dict[int, Slot] = {}
         self._last: Any = None
         self._communicators = 1
-        self._drawn: tuple[int, bool] | None = None
-        """What the ring has been drawn from last: the seed, and whether few elements change."""
+        self._drawn: tuple[int, bool, bool] | None = None
+        """What the ring has been drawn from last: the seed, whether few elements change, whether for a graph."""
         self._shelf = Shelf()
         self.outputs: list[Any] = []
         """Of the last check, those that were wrong."""
@@ -64,6 +64,7 @@ class ReferenceRank:
             "attach": state.attach,
             "setup": self._setup,
             "inputs": self._inputs,
+            "alike": self._alike,
             "rotate": self._rotate,
             "answer": self._answer,
             "check": self._check,
@@ -114,7 +115,7 @@ class ReferenceRank:
         """What is right for an item. Collective, like the reference itself: every rank asks at the same time.
 
         An item is a slot (`slot`; with `former`, what it held before), or an entry of the ring (`seed`, `sample`,
-        `entry`; with `few`, where few elements have changed)."""
+        `entry`; with `few`, where few elements have changed; with `captured`, in a graph)."""
         if "slot" in item:
             slot = self.slots[item["slot"]]
             if item.get("former"):
@@ -123,9 +124,9 @@ class ReferenceRank:
             if slot.known is None:
                 slot.known = self.evaluate(slot.arguments)
             return slot.known
-        inputs, drawn = self.state.ring, (item["seed"], item.get("few", False))
+        inputs, drawn = self.state.ring, (item["seed"], item.get("few", False), item.get("captured", False))
         if self._drawn != drawn:
-            inputs.draw(drawn[0], few=drawn[1])
+            inputs.draw(drawn[0], few=drawn[1], captured=drawn[2])
             self._drawn = drawn
         inputs.change(item["sample"], [item["entry"]])
         return self.evaluate(inputs[item["entry"]])
@@ -225,9 +226,14 @@ class ReferenceRank:
             "world_size": self.state.world_size,
         }
 
+    def _alike(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Whether this rank's slots `fit` into each other's memory, and are `alike` but for contents."""
+        given = [slot.arguments for slot in self.slots.values()]
+        return {"fit": ring.alike(given), "alike": ring.alike(given, whole=True)}
+
     def _rotate(self, message: dict[str, Any]) -> dict[str, Any]:
-        state = self.state
-        state.rotate({number: slot.arguments for number, slot in self.slots.items()}, message["copies"])
+        state, slots = self.state, {number: slot.arguments for number, slot in self.slots.items()}
+        state.rotate(slots, message["copies"], message["exchange"])
         self._drawn = None
         with torch.set_grad_enabled(self.state.use.gradients):
             for number in range(self._communicators):  # some collectives connect on their first use

@@ -3,7 +3,8 @@
 Both sides hold the same ring and change it by the same draw, so that the reference knows what is right for each call.
 A change leaves address, shape and version counter of every tensor as they were: a result that was kept by any of them,
 or by a fingerprint, is then wrong. It is of all elements before a sample, or who finds the few that have changed could
-work on those alone; of few where a fingerprint is to be found out.
+work on those alone; of few where a fingerprint is to be found out. And where the sets fit into each other's
+memory, each comes in the place of any other.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 CHANGED = 16
 """Elements of a tensor that differ from what was given where few do."""
+_RUN = 8
+"""A run that is replaced is one part in so many; tensors of fewer elements have none."""
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Bound before any candidate can replace them.
 _equal, _index_copy, _clone, _copy_all = torch.equal, torch.Tensor.index_copy_, torch.Tensor.clone, torch._foreach_copy_
+_Linear, _Tensor = torch.nn.Linear, torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,17 @@ class Use:
         return (output, tuple(arguments[i] for i in self.updates)) if self.updates else output
 
 
+Exchanging = Literal["never", "eager", "always"]
+"""Whether entries may have the contents of other slots: where these do not fit, never; where other arguments than
+tensors differ, in calls that are made anew each time; where all slots are `alike`, always."""
+
+
 class Ring:
     """`slots` and `copies - 1` clones of each, in turn. Entry i has the values of slot i modulo the number of slots."""
 
-    def __init__(self, slots: Sequence[tuple[Any, ...]], copies: int, use: Use | None = None) -> None:
+    def __init__(
+        self, slots: Sequence[tuple[Any, ...]], copies: int, use: Use | None = None, exchange: Exchanging = "never"
+    ) -> None:
         self._use = use = use or Use()
         self._entries = [*slots, *(clone(arguments) for _ in range(copies - 1) for arguments in slots)]
         self._slots = len(slots)
@@ -86,7 +97,11 @@ class Ring:
         ]
         self._held = [-1] * len(self._entries)
         """The sample whose contents each entry has; -1 for what was given."""
-        self._seed, self._few = 0, False
+        self._made_of = [i % self._slots for i in range(len(self._entries))]
+        """The slot of which these are made."""
+        self._exchange: Exchanging = exchange if self._slots > 1 else "never"
+        self._given = list(slots)
+        self._seed, self._few, self._exchanging = 0, False, False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -94,12 +109,14 @@ class Ring:
     def __getitem__(self, i: int) -> tuple[Any, ...]:
         return self._use.handed(self._entries[i % len(self._entries)])
 
-    def draw(self, seed: int, *, few: bool = False) -> None:
+    def draw(self, seed: int, *, few: bool = False, captured: bool = False) -> None:
         """Restore all contents; from now on `change` follows from `seed`, the same on every rank and side. `few`: only
         so many elements of a tensor change as no fingerprint of some of them shows, as always where a problem wants it
-        so."""
+        so; and nothing else. `captured`: calls are in a graph, which has the values of arguments that are no
+        tensors."""
         self.restore()
         self._seed, self._few = seed, few or self._use.few
+        self._exchanging = not few and (self._exchange == "always" or (self._exchange == "eager" and not captured))
 
     def change(self, sample: int, entries: Iterable[int] | None = None) -> None:
         """Make the contents of these entries, or of all, those of a sample; -1 for what was given."""
@@ -120,17 +137,27 @@ class Ring:
         """Write what these entries have in a sample."""
         writes = _Writes()
         for i in entries:
-            slot = i % self._slots
+            slot = self._slot(i, sample)
+            others = slot != self._made_of[i]
             for k, (flat, written) in enumerate(zip(self._flat[i], self._written[slot], strict=True)):
                 if self._changing[slot][k]:
                     self._fill(writes, flat, i, k, sample)
-                elif written:
+                elif written or others:
                     writes.add(flat, self._kept[slot][k])
-            self._held[i] = sample
+            if others:
+                self._entries[i] = _with_values(self._entries[i], self._given[slot])
+            self._held[i], self._made_of[i] = sample, slot
         writes.make()
 
+    def _slot(self, i: int, sample: int) -> int:
+        """Of which slot an entry's contents are made in a sample. What a problem does not let us change within a tensor
+        (indices, what only makes sense together) changes so all the same."""
+        if sample < 0 or not self._exchanging:
+            return i % self._slots
+        return (i + _hashed(f"{self._seed} {sample} {i // self._slots} slot")) % self._slots
+
     def _as_held(self, i: int) -> bool:
-        slot, held = i % self._slots, self._held[i]
+        slot, held = self._made_of[i], self._held[i]
         for k, (flat, written) in enumerate(zip(self._flat[i], self._written[slot], strict=True)):
             right = self._kept[slot][k]
             if not written and self._changing[slot][k] and held >= 0:
@@ -143,9 +170,11 @@ class Ring:
 
     def _fill(self, writes: _Writes, target: torch.Tensor, i: int, k: int, sample: int) -> None:
         """Into `target`, what tensor `k` of entry `i` has in a sample: the elements that were given, turned round by
-        some places, or few of them replaced by others. How far they are turned depends on what they are: ranks with
-        equal ones turn them alike, others differ, or the sum of theirs would be the former one, turned round."""
-        kept = self._kept[i % self._slots][k]
+        some places, with one run of them replaced by another, or few of them replaced by others. How far they are
+        turned depends on what they are: ranks with equal ones turn them alike, others differ, or the sum of theirs
+        would be the former one, turned round. And turned alone, they would have the same order as ever when sorted."""
+        slot = self._slot(i, sample)
+        kept = self._kept[slot][k]
         drawn = f"{self._seed} {sample} {i // self._slots} {k}"
         if sample < 0:
             writes.add(target, kept)
@@ -161,10 +190,7 @@ class Ring:
                 target, torch.arange(count, device=kept.device) * width + at % width, kept[source % len(kept)]
             )
         else:
-            # Odd, so that no matrix of an even number of columns has its rows again.
-            places = _hashed(f"{drawn} {self._marks[i % self._slots][k]}") % (len(kept) // 2) * 2 + 1
-            first, rest = kept.split((places, len(kept) - places))
-            for part, source in zip(target.split((len(rest), places)), (rest, first), strict=True):
+            for part, source in _turned(target, kept, f"{drawn} {self._marks[slot][k]}"):
                 writes.add(part, source)
 
 
@@ -192,12 +218,45 @@ class _Writes:
             _index_copy(target, 0, at, values)
 
 
+def alike(slots: Sequence[tuple[Any, ...]], *, whole: bool = False) -> bool:
+    """Whether the tensors of any of these fit into those of any other; `whole`: whether nothing but the contents of
+    tensors tells them apart."""
+    first, *others = (_form(slot, whole) for slot in slots)
+    return all(first == other for other in others)
+
+
+def _form(value: Any, whole: bool) -> Any:
+    """All but the contents of tensors; without `whole`, all but values."""
+    if isinstance(value, _Linear):
+        return _Linear, [_form(part, whole) for part in tensors(value)]
+    if isinstance(value, _Tensor):
+        parts = tensors(value) if value.layout is torch.sparse_coo else []
+        return value.layout, value.dtype, value.shape, [_form(part, whole) for part in parts]
+    if isinstance(value, dict):
+        return {key: _form(item, whole) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value), [_form(item, whole) for item in value]
+    return value if whole else type(value)
+
+
+def _with_values(value: Any, other: Any) -> Any:
+    """With the other's values, but for tensors."""
+    if isinstance(value, (_Linear, _Tensor)):
+        return value
+    if isinstance(value, (tuple, list)):
+        items = [_with_values(item, its) for item, its in zip(value, other, strict=True)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {key: _with_values(item, other[key]) for key, item in value.items()}
+    return other
+
+
 def tensors(value: Any) -> list[torch.Tensor]:
     """Every dense tensor in nested tuples, lists and dicts, in order: of a linear layer weight and bias, of a sparse
     tensor indices and values."""
-    if isinstance(value, torch.nn.Linear):
+    if isinstance(value, _Linear):
         value = [value.weight, value.bias]
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, _Tensor):
         if value.layout is torch.sparse_coo:
             return [value._indices(), value._values()]
         return [value.detach() if value.requires_grad else value]
@@ -213,9 +272,9 @@ def clone(value: Any, *, contiguous: bool = False) -> Any:
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The same with every dense tensor replaced by the function's."""
-    if isinstance(value, torch.nn.Linear):
+    if isinstance(value, _Linear):
         return linear(function(value.weight.detach()), None if value.bias is None else function(value.bias.detach()))
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, _Tensor):
         if value.layout is torch.sparse_coo:
             return sparse(function(value._indices()), function(value._values()), value.shape)
         return function(value.detach() if value.requires_grad else value)
@@ -273,6 +332,24 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.view(_INTEGERS[flat.element_size()]) if flat.dtype is not torch.bool else flat.view(torch.int8)
+
+
+def _turned(target: torch.Tensor, kept: torch.Tensor, drawn: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Parts of `target` and what each is to be: `kept`, turned round, with one run of it replaced by another."""
+    count, run = len(kept), len(kept) // _RUN
+    # Odd, so that no matrix of an even number of columns has its rows again.
+    places = _hashed(drawn) % (count // 2) * 2 + 1
+    larger, smaller = (target[: count - places], kept[places:]), (target[count - places :], kept[:places])
+    if len(smaller[0]) > len(larger[0]):
+        larger, smaller = smaller, larger
+    if not run:
+        return [larger, smaller]
+    into, source = larger
+    at = _hashed(f"{drawn} at") % (len(into) - run + 1)
+    first = _hashed(f"{drawn} from") % (count - run + 1)
+    cuts = (at, run, len(into) - run - at)
+    before, _, after = source.split(cuts)
+    return [smaller, *zip(into.split(cuts), (before, kept[first : first + run], after), strict=True)]
 
 
 def _real(tensor: torch.Tensor) -> bool:

@@ -6,6 +6,8 @@ A rank's inputs are drawn into slots; a ring is made of the slots and of copies 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 MOST_CALLS = 10
 """Of a burst or a timed sample."""
@@ -24,3 +26,11 @@ def copies(slots: int, writes: bool) -> int:
     """Entries of the ring for each slot. `writes`: calls may write into their arguments."""
     # As many in all as a sample or a burst has calls: each finds its inputs in memory and not in a cache, and as given.
     return math.ceil(MOST_CALLS / slots) if slots == MANY or writes else 1
+
+
+def exchange(replies: Sequence[dict[str, Any]]) -> str:
+    """`ring.Exchanging`, from what the reference's ranks say of their slots. All exchange contents or none does, as
+    what they send each other must fit."""
+    if not all(reply["fit"] for reply in replies):
+        return "never"
+    return "always" if all(reply["alike"] for reply in replies) else "eager"

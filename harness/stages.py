@@ -246,8 +246,9 @@ class Run:
         for slot in range(min(self._request.trials, self._slots), self._slots):
             pair.give_inputs(slot)
         copies = slots.copies(self._slots, self._writes)
-        rotated = pair.ask_reference("rotate", {"copies": copies}, "copying inputs")
-        pair.ask("rotate", {"copies": copies}, self._limits.first_call_s)
+        message = {"copies": copies, "exchange": slots.exchange(pair.ask_reference("alike", {}, "comparing inputs"))}
+        rotated = pair.ask_reference("rotate", message, "copying inputs")
+        pair.ask("rotate", message, self._limits.first_call_s)
         return self._slots * copies, rotated[0]["communicators"]
 
     def _time(self, pair: Pair, timed: Timed) -> Measurement:

@@ -26,6 +26,8 @@ _MAX_BYTES, _MAX_FILES = 256 << 20, 4096
 _MAX_TOTAL_BYTES = 10 << 30
 """Of all; those that were longest not used are removed."""
 _GROUP = "__grp__"  # Triton's lists of the files of an entry, by absolute path
+_MAX_GROUP_BYTES = 1 << 20
+"""Of such a list, which is a few kB long; given back it is longer by as much as the folder's name is than its mark."""
 _ANYWHERE = b"@RINGSMITH_CACHE@"
 
 
@@ -69,7 +71,7 @@ def harvest(folder: Path, candidate_hash: str) -> None:
         target = kept / name
         if files <= 0 or target.exists():
             continue
-        data = _read(descriptor, room)
+        data = _read(descriptor, min(room, _MAX_GROUP_BYTES) if target.name.startswith(_GROUP) else room)
         if data is None:
             continue
         if target.name.startswith(_GROUP):

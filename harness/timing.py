@@ -8,6 +8,7 @@ must have been as fast beside the candidate as it is without. Imports no torch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import random
@@ -25,8 +26,9 @@ from harness.types import Timing, Verdict
 from harness.unclocked import Elsewhere
 from harness.wording import one_line
 
-_IDLE_SHARE, _IDLE_S = 0.25, 0.1
-"""What a rank may use of a core, and all together of seconds, while the reference is timed."""
+_IDLE_SHARE, _IDLE_S, _SUSPECTED_S = 0.25, 0.1, 2.0
+"""What a rank may use of a core, or want while others have it, and all together of seconds, while the reference is
+timed; and how long that is timed on where the share alone is more."""
 _LEAST_US, _MOST_US = 1e-6, 1e12
 """No clock tells less, and nobody waits for more."""
 _random = random.SystemRandom()
@@ -46,30 +48,39 @@ class Timed:
         self._rest_s = 0.0
         """How long the candidate's ranks took to collect what timed calls have left behind."""
         self._began = time.monotonic()
-        self._reference_s = self._idle_cpu_s = 0.0
-        """How long the reference was timed while the candidate was to wait, and what it used of the processors."""
+        self._reference_s = self._idle_wanted_s = 0.0
+        """How long the reference was timed while the candidate was to wait, and what it wanted of the processors."""
+        self._watched: tuple[str, Plan] | None = None
+        """What was timed last then."""
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def reference(self, mode: str) -> measure.TimeBlock:
         # Outputs are audited there too, so that both sides are timed alike.
-        return lambda plan: self._time_reference(mode, self.audits.planned(plan, mode))
+        return lambda plan: self._time_reference(mode, self.audits.planned(plan, mode), alone=True)
 
-    def _time_reference(self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True) -> Block:
+    def _time_reference(
+        self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True, alone: bool = False
+    ) -> Block:
         """`least_s` is for candidates: nobody waits for the reference in vain. `clocks`: whether to read them, which
-        asks the driver and may have to wait for it. Raises NotCapturableError."""
+        asks the driver and may have to wait for it. `alone`: stop the candidate meanwhile; else what it does beside is
+        held against it. Raises NotCapturableError."""
         plan = replace(plan, communicator=next(self._next_communicator))
         ranks, idle = self._pair.reference, self._pair.candidate
-        used, began = idle.cpu_s() if idle.alive else 0.0, time.monotonic()
-        ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
-        reading = self._pair.box.read_clocks() if clocks else measure.Reading()
-        replies = self._pair.expect(ranks.wait(120), "timing the reference")
-        took_s = time.monotonic() - began
+        watched = idle.alive and not alone
+        wanted = idle.wanted_s() if watched else 0.0
+        with idle.stopped() if alone and idle.alive else contextlib.nullcontext():
+            began = time.monotonic()
+            ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
+            reading = self._pair.box.read_clocks() if clocks else measure.Reading()
+            replies = self._pair.expect(ranks.wait(120), "timing the reference")
+            took_s = time.monotonic() - began
         if refused := [reply["not_capturable"] for reply in replies if "not_capturable" in reply]:
             raise platforms.NotCapturableError(f"the reference {refused[0]}")
-        if idle.alive:
+        if watched:
             self._reference_s += took_s
-            self._idle_cpu_s += idle.cpu_s() - used
+            self._idle_wanted_s += max(0.0, idle.wanted_s() - wanted)
+            self._watched = mode, plan
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
         self._elsewhere.output_bytes = max(reply["output_bytes"] for reply in replies)
@@ -145,8 +156,8 @@ class Timed:
 
         def candidate(plan: Plan, least_s: float) -> Block:
             # Audited as the blocks that count are, or a call could tell them apart. What calls write into is not
-            # restored before they are repeated: nobody knows what is right there.
-            if not (self._writes and plan.repeats > 1):
+            # restored before they are repeated on the same inputs: nobody knows what is right there.
+            if not (self._writes and plan.repeats > plan.turns):
                 plan = self.audits.planned(plan, mode)
             return self._time(mode, plan, least_s, clocks=False, all_count=True)
 
@@ -157,7 +168,7 @@ class Timed:
 
     def calm(self, mode: str, timing: Timing) -> bool:
         """Whether the reference is found from outside to take what it claims, now that the candidate is gone."""
-        return outside.calm(self._reference_from_outside(mode), timing, self._pair.box.platform.outside)
+        return outside.calm(self._reference_from_outside(mode), timing, self._pair.box.platform)
 
     def _reference_from_outside(self, mode: str) -> outside.TimeBlock:
         # Our own clock runs: nothing that may have to wait for the driver.
@@ -167,14 +178,25 @@ class Timed:
         """Raises FailedError if work was done where no clock counts it."""
         self._elsewhere.judge()
 
+    @property
+    def _idle_share(self) -> float:
+        """Of a core that a rank wanted while it was to wait."""
+        return self._idle_wanted_s / max(self._reference_s, 1e-9) / self._pair.candidate.world_size
+
     def look_for_work_beside(self) -> None:
         """Raises FailedError if the candidate's ranks, or processes that they have started, were at work when they were
         to wait: whatever slows the reference makes its ratio better."""
-        share = self._idle_cpu_s / max(self._reference_s, 1e-9) / self._pair.candidate.world_size
-        if share > _IDLE_SHARE and self._idle_cpu_s > _IDLE_S:
+        ends = time.monotonic() + _SUSPECTED_S
+        # Blocks of slow candidates have few samples: a short time, in which going to sleep is a share as well.
+        while self._watched and self._idle_share > _IDLE_SHARE and self._idle_wanted_s <= _IDLE_S:
+            self._time_reference(*self._watched, clocks=False)
+            if time.monotonic() > ends:
+                break
+        share = self._idle_share
+        if share > _IDLE_SHARE and self._idle_wanted_s > _IDLE_S:
             raise FailedError(
                 Verdict.integrity,
-                f"its ranks kept {share:.0%} of a core each busy while the reference was timed and they were to wait",
+                f"its ranks wanted {share:.0%} of a core each while the reference was timed and they were to wait",
             )
         used = self._pair.candidate.started_cpu_s()
         if used > max(_IDLE_S, _IDLE_SHARE * (time.monotonic() - self._began)):
@@ -184,7 +206,8 @@ class Timed:
 
     def only_reference(self, mode: str, plan: Plan) -> list[Block]:
         """Three blocks of the reference in a row, while the candidate waits or when it is gone."""
-        return [self.reference(mode)(replace(plan, samples=max(3, plan.samples // 2))) for _ in range(3)]
+        few = replace(plan, samples=max(3, plan.samples // 2))
+        return [self._time_reference(mode, self.audits.planned(few, mode)) for _ in range(3)]
 
 
 def undisturbed(

@@ -18,9 +18,6 @@ _FEW = 5
 """Samples of a kind, or fewer blocks than three, that nothing follows from."""
 _COPYING_FACTOR = 3.0
 """How many times as long as the copy of the reference's output may that of a candidate's take."""
-_MOST_BLOCKS_FACTOR = 4.0
-"""How many times what may pass between samples in the quietest block may do so in half of them: on a busy machine each
-begins with waking up ranks that have waited."""
 
 
 @dataclass
@@ -54,13 +51,17 @@ class _Samples:
     @property
     def copying_us(self) -> float:
         """The same of every sample of which an output is copied: work that was put off is in all of them."""
-        return min(self.copied) - median(self.others)
+        return _longer(self.copied, self.others)
 
     @property
     def copying_host_us(self) -> float:
         """The same of the host; 0 where that is not known."""
         known = self.copied_host and self.others_host
-        return min(self.copied_host) - median(self.others_host) if known else 0.0
+        return _longer(self.copied_host, self.others_host) if known else 0.0
+
+
+def _longer(copied: list[float], others: list[float]) -> float:
+    return min(copied) - median(others)
 
 
 class Elsewhere:
@@ -79,7 +80,7 @@ class Elsewhere:
     ) -> None:  # fmt: skip
         """A block: `times[rank][sample]` and `host` of one call, `lead` before the sample; of each rank the samples
         whose output it copied."""
-        if plan.repeats > 1 or plan.audit_chance == 0:
+        if plan.repeats > 1 or plan.turns > 1 or plan.audit_chance == 0:
             return
         seen, those = self._seen[mode, plan.calls, side], set().union(*copied)
         samples = [plan.calls * max(sample) for sample in zip(*times, strict=True)]
@@ -105,7 +106,7 @@ class Elsewhere:
         allowed, sample = self._allowed, median(theirs.others or theirs.copied)
         known, lead, known_lead = theirs.between_us, median(ours.lead), median(theirs.lead)
         most = allowed.before_factor * known + allowed.between_share * sample + allowed.between_us
-        for between, factor in [(ours.least_between_us, 1.0), (ours.between_us, _MOST_BLOCKS_FACTOR)]:
+        for between, factor in [(ours.least_between_us, 1.0), (ours.between_us, allowed.most_blocks_factor)]:
             if between > factor * most:
                 raise FailedError(
                     Verdict.integrity,

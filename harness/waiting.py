@@ -72,7 +72,7 @@ def _said(place: tuple[int | None, str], lines: list[str]) -> str:
     line, function = place
     if line is None:
         return "no line of the candidate's own"
-    text = lines[line - 1].strip()[:100] if line <= len(lines) else ""
+    text = lines[line - 1].strip()[:100] if 0 < line <= len(lines) else ""
     inner = f", in {function}" if function and function not in text else ""
     return f"line {line}{inner}: `{text}`"
 

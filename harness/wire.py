@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -15,6 +16,10 @@ MAX_BYTES = 64 << 20
 MAX_UNTRUSTED_BYTES = 8 << 20
 """Of a message of an untrusted process: parsed it may take twenty times as much memory, and what of it goes on to
 others four times as many bytes."""
+MAX_UNTRUSTED_DEPTH = 100
+"""Of what is nested in such a message: what can just be read could not be sent on with a level more."""
+_SEND_S = 3.0
+"""For an untrusted process to make room for a message: it may leave all that came before unread."""
 
 
 class ChannelClosedError(Exception):
@@ -28,9 +33,12 @@ class GarbledError(Exception):
 class Channel:
     """One end of a socket pair. `receive` keeps partial data between calls, so a timeout loses nothing."""
 
-    def __init__(self, sock: socket.socket, max_bytes: int = MAX_BYTES) -> None:
-        """`max_bytes` is the longest message that is taken."""
-        self._sock, self._max_bytes = sock, max_bytes
+    def __init__(self, sock: socket.socket, *, untrusted: bool = False) -> None:
+        """`untrusted`: the other end may be a candidate, so it may say less, and has not for ever to read."""
+        self._sock, self._untrusted = sock, untrusted
+        self._max_bytes = MAX_UNTRUSTED_BYTES if untrusted else MAX_BYTES
+        if untrusted:
+            sock.settimeout(_SEND_S)  # of a whole `sendall`; nothing is received before `readable` has waited for it
         self._buffer = bytearray()
         self._fds: list[int] = []
 
@@ -41,7 +49,7 @@ class Channel:
         self._sock.close()
 
     def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Raises ChannelClosedError."""
+        """Raises ChannelClosedError, also if an untrusted process does not read."""
         body = json.dumps(message).encode()
         frame = _LENGTH.pack(len(body)) + body
         try:
@@ -50,6 +58,8 @@ class Channel:
                 frame = frame[sent:]
             self._sock.sendall(frame)
         except OSError as error:
+            with contextlib.suppress(OSError):  # half of it may be on its way: nothing can follow
+                self._sock.shutdown(socket.SHUT_RDWR)
             raise ChannelClosedError(str(error)) from None
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
@@ -96,7 +106,19 @@ class Channel:
             raise GarbledError(str(error)) from None
         if not isinstance(message, dict):
             raise GarbledError("not an object")
+        # Most messages have so few brackets that there is nothing to look for.
+        if self._untrusted and body.count(b"[") + body.count(b"{") > MAX_UNTRUSTED_DEPTH and _deep(message):
+            raise GarbledError(f"nested more than {MAX_UNTRUSTED_DEPTH} deep")
         return message
+
+
+def _deep(message: dict[str, Any]) -> bool:
+    """Whether lists and objects in it are nested deeper than an untrusted process may nest them."""
+    level: list[Any] = [message]
+    for _ in range(MAX_UNTRUSTED_DEPTH):
+        items = (item for value in level for item in (value.values() if isinstance(value, dict) else value))
+        level = [item for item in items if isinstance(item, (dict, list))]
+    return bool(level)
 
 
 def readable(fds: Sequence[int], wait_s: float | None) -> list[int]:
@@ -107,7 +129,7 @@ def readable(fds: Sequence[int], wait_s: float | None) -> list[int]:
     return [fd for fd, _ in poll.poll(None if wait_s is None else wait_s * 1000)]
 
 
-def pair(max_bytes: int = MAX_BYTES) -> tuple[Channel, socket.socket]:
-    """A channel for this process, which takes messages of `max_bytes`, and the raw socket for the other."""
+def pair(*, untrusted: bool = False) -> tuple[Channel, socket.socket]:
+    """A channel for this process, and the raw socket for the other, which is `untrusted` or not."""
     ours, theirs = socket.socketpair()
-    return Channel(ours, max_bytes), theirs
+    return Channel(ours, untrusted=untrusted), theirs

@@ -42,6 +42,9 @@ class Plan:
     """Which of `Platform.communicators` the reference uses."""
     repeats: int = 1
     """How often a sample makes its calls: to be seen by a clock outside, they must fill more time."""
+    turns: int = 1
+    """How often the inputs of a sample change. More than once: on nobody's clock, and calls are made after each of the
+    last `repeats` changes; else they are repeated on the same inputs."""
     seed: int = 0
     """What the inputs of each sample are made of (`Ring.draw`)."""
     audit_chance: float = 0.0
@@ -56,18 +59,20 @@ class Plan:
 class Lottery:
     """Which outputs of one rank's block are kept. Drawn by each rank for itself when a call has been made: what is not
     yet decided cannot be found out. That runs inside the timed interval: about half a microsecond, for the random
-    bytes."""
+    bytes. Calls are numbered as if all turns made them."""
 
     def __init__(self, plan: Plan) -> None:
         self.audited: set[int] = set()
         """Samples of which an output has been kept."""
-        self._calls, self._last, self._first = plan.calls, plan.samples * plan.calls - 1, -1
+        self._each, self._last, self._first = plan.calls * plan.turns, plan.samples * plan.calls * plan.turns - 1, -1
+        self._begin = plan.calls * max(0, plan.turns - plan.repeats)
+        """The first of a sample's calls."""
         self._below, self._begins, self._draw = _below(plan.audit_chance), _below(plan.first_chance), _random_bytes
         self._none = plan.audit_chance == 0 and plan.first_chance == 0
 
     def begins(self, sample: int) -> None:
         """A sample: whether its first output is kept."""
-        self._first = sample * self._calls if not self._none and self._draw(4) < self._begins else -1
+        self._first = sample * self._each + self._begin if not self._none and self._draw(4) < self._begins else -1
 
     def keeps(self, call: int) -> bool:
         """Whether the output of the call that has just been made is kept: by chance, or as the first one of a
@@ -76,7 +81,7 @@ class Lottery:
             return False
         kept = self._draw(4) < self._below or call == self._first or (call == self._last and not self.audited)
         if kept:
-            self.audited.add(call // self._calls)
+            self.audited.add(call // self._each)
             self._first = -1  # once, however often the calls are repeated
         return kept
 
@@ -124,12 +129,15 @@ class Unclocked:
     """Of a sample of which no output is copied."""
     copying_us: float
     copying_us_per_mib: float
-    """Of output: a candidate's copies lie in pages that nothing has touched before."""
+    """Of output."""
     before_factor: float
     """How many times the reference's own time may pass between samples, and in the lead."""
     between_share: float
     """Of one of the reference's samples."""
     between_us: float
+    most_blocks_factor: float
+    """How many times what may pass between samples in the quietest block may do so in half of them: on a busy machine
+    each begins with waking up ranks that have waited."""
     lead_us: float
 
 
@@ -139,8 +147,8 @@ class Hooks:
 
     align: Callable[[], None]
     """All ranks meet; device-side on cuda."""
-    before: Callable[[int], None] = lambda sample: None
-    """Before each sample, outside the measured interval."""
+    before: Callable[[int], None] = lambda turn: None
+    """Before each turn of each sample, outside the measured interval; all are numbered through."""
     take: Callable[[int, Any], None] = lambda call, output: None
     """Copies the output of an audited call, on the caller's stream."""
 
@@ -224,6 +232,9 @@ class Platform(Protocol):
         """Collective: zero-filled buffers of equal size on every rank. `sequence` is the same number on all ranks."""
 
     noise: Noise
+
+    renews: bool
+    """Whether calls that are repeated for the supervisor's clock have inputs of their own each time (`Plan.turns`)."""
 
     outside: tuple[float, float, float]
     """What a call may take by the supervisor's clock: this many times the claimed time, and so many microseconds more

@@ -183,11 +183,14 @@ class Cuda:
     # more where a call is many launches. Of 201 eager and 126 device figures of a reference against itself 96% and 95%
     # have 1 in their intervals so; with 0.2% and 0.5 us alone it was 80% and 91%.
     noise = Noise(relative=0.005, absolute_us=0.5, of_host=0.005)
+    # Changes between calls would have to be issued ahead of the device, like the calls.
+    renews = False
     outside = (1.25, 1000.0, 1.5)
     # Room for a host that falls behind grows by up to `MAX_PRIME_US` from sample to sample.
     unclocked = Unclocked(
         copying_share=0.3, copying_us=200.0, copying_us_per_mib=10.0,
-        before_factor=2.0, between_share=0.25, between_us=1000.0 + MAX_PRIME_US, lead_us=200.0,
+        before_factor=2.0, between_share=0.25, between_us=1000.0 + MAX_PRIME_US, most_blocks_factor=1.0,
+        lead_us=200.0,
     )  # fmt: skip
     quiet = (1.05, 1.5)
 
@@ -258,7 +261,7 @@ class Cuda:
             lead.append(changed.elapsed_time(start) * 1e3)
             host.append((issued - before) / 1e3 / count)
             if sample not in lottery.audited:
-                prime_us = self._room(prime_us, plan, began, before, issued)
+                prime_us = self._next_prime_us(prime_us, plan, began, before, issued)
         return Times(times, host, sorted(lottery.audited), lead)
 
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
@@ -288,11 +291,11 @@ class Cuda:
             lead.append(changed.elapsed_time(start) * 1e3)
             host.append((issued - before) / 1e3 / count)
             if sample not in lottery.audited:
-                prime_us = self._room(prime_us, plan, began, before, issued)
+                prime_us = self._next_prime_us(prime_us, plan, began, before, issued)
         return Times(times, host if len(graphs) > 1 else [], sorted(lottery.audited), lead)
 
     @staticmethod
-    def _room(prime_us: float, plan: Plan, began: int, before: int, issued: int) -> float:
+    def _next_prime_us(prime_us: float, plan: Plan, began: int, before: int, issued: int) -> float:
         """For how long the device is to be busy before the next sample: for half as much again as the host needed for
         the calls of this one, and for what it did since it `began`. A host that waits for the device inside a call is
         always overtaken: its waiting is the candidate's own. Not asked of samples whose outputs were copied, which do

@@ -2,14 +2,16 @@
 
 import functools
 import itertools
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from harness import platforms
-from harness.audits import counted, samples_of
+from harness.audits import Audits, TimedBlock, counted, samples_of
 from harness.pair import FailedError
-from harness.platforms import Lottery, Plan
+from harness.platforms import Hooks, Lottery, Plan
 from harness.platforms.cpu import Cpu
 from harness.timing import Timed
 
@@ -46,6 +48,57 @@ def test_first_outputs_are_kept_by_a_chance_of_their_own():
     assert drawn(Plan(3, 2, repeats=4, audit_chance=1e-9, first_chance=1.0)) == [0, 2, 4]
     kept = drawn(Plan(10_000, 2, first_chance=0.1))
     assert len(kept) == pytest.approx(1000, abs=200) and all(call % 2 == 0 for call in kept[:-1])
+
+
+def made(plan, call=lambda i: i):
+    """(what changed before which call, what was kept) of a block on cpu."""
+    seen, kept = [], []
+
+    def one(i):
+        seen.append(i)
+        return call(i)
+
+    hooks = Hooks(lambda: seen.append("align"), lambda turn: seen.append(f"turn {turn}"), lambda i, out: kept.append(i))
+    times = Cpu().time_eager(one, plan, hooks)
+    assert len(times.times_us) == len(times.lead_us) == plan.samples
+    return seen, kept, times
+
+
+def test_repeated_calls_have_new_inputs_and_those_without_repeats_as_many_changes():
+    often, _, _ = made(Plan(2, 2, repeats=2, turns=2))
+    assert often == [
+        "turn 0", "align", 0, 1, "turn 1", 2, 3,
+        "turn 2", "align", 4, 5, "turn 3", 6, 7,
+    ]  # fmt: skip
+    once, _, _ = made(Plan(2, 2, turns=2))
+    assert once == ["turn 0", "turn 1", "align", 2, 3, "turn 2", "turn 3", "align", 6, 7]
+    assert made(Plan(2, 1))[0] == ["turn 0", "align", 0, "turn 1", "align", 1]
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_outputs_of_turns_are_kept_by_the_same_draw(repeats):
+    plan = Plan(4, 2, repeats=repeats, turns=3, audit_chance=1e-9)
+    assert made(plan)[1] == [23]  # the block's last
+    _, kept, times = made(replace(plan, first_chance=1.0))
+    assert kept == [2 * (3 * sample + 3 - repeats) for sample in range(4)]
+    assert times.audited == [0, 1, 2, 3]
+    _, kept, times = made(Plan(400, 2, repeats=repeats, turns=3, audit_chance=0.25 / 2 / repeats))
+    assert len(times.audited) == pytest.approx(400 * 0.22, abs=60)
+    assert {call // 6 for call in kept} == set(times.audited)
+
+
+def test_changes_between_calls_are_on_no_clock():
+    hooks = Hooks(lambda: None, lambda turn: time.sleep(0.02))
+    times = Cpu().time_eager(lambda i: time.sleep(0.001), Plan(2, 1, repeats=4, turns=4), hooks)
+    assert all(1000 <= us < 15000 for us in times.times_us)
+
+
+def test_what_a_turn_was_given_is_what_its_calls_answer():
+    audits = Audits(SimpleNamespace(), 12)
+    block = TimedBlock("eager", Plan(2, 2, repeats=2, turns=2, seed=5), [{1}])
+    audits.add(block)
+    assert [audits._drawn(0, call, 0) for call in range(9)] == [False] * 4 + [True] * 4 + [False]
+    assert audits._item(block, 7) == {"seed": 5, "sample": 3, "entry": 7, "captured": False}
 
 
 def test_bytes_are_drawn_only_when_the_call_has_returned(monkeypatch):

@@ -1,6 +1,7 @@
 """Known causes, on what compilers, Python and torch really say."""
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from harness import causes, kit
 from harness.candidate_rank import import_candidate
 from harness.cause_rules import Rule, find
-from harness.compiler_log import errors, shorten
+from harness.compiler_log import errors, shorten, triton_error
 from harness.diagnosis import judge_failure
 from harness.outcomes import Outcome, RankOutcome
 from harness.rank import describe_error
@@ -169,6 +170,13 @@ def test_what_triton_says(name):
     found = compile_finding(recorded.log, recorded.source)
     assert (found.cause, found.certain) == (cause, True) and said in found.text, found
     assert found.evidence.startswith(f"candidate.py:{line}: ")
+
+
+@pytest.mark.parametrize("kernel", ["", "\n", "\nx"])
+def test_a_triton_error_that_shows_no_kernel_has_no_line(kernel):
+    """A candidate may raise any text as Triton's."""
+    found = triton_error(f"at 1:1:\n{kernel}\n^\nnothing", "x = 1\n")
+    assert found is not None and (found.message, found.line) == ("nothing", None)
 
 
 def test_a_triton_error_is_a_compile_error_with_its_text():
@@ -500,6 +508,31 @@ def test_different_errors_of_ranks_are_told_apart():
 
 
 @pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("ValueError: odd", "ValueError"),
+        ("AssertionError", "AssertionError"),
+        ("_Odd_Error: text", "_Odd_Error"),
+        ("OutOfResources: out of resource: shared memory", "OutOfResources"),
+        ("compiler: the extension gave up", "other error"),
+        ("Triton: at 3:4 something else", "other error"),
+        ("Errors were found", "other error"),
+        ("error: odd", "other error"),
+        ("", "other error"),
+    ],
+)
+def test_only_the_name_of_an_error_is_a_cause(error, cause):
+    (found,) = causes.explain(Verdict.runtime_error, error, "", [], "")
+    assert (found.cause, found.text) == (cause, f"{cause} in the candidate")
+
+
+def test_a_signal_that_nothing_is_known_of_is_named():
+    for end, cause in (("SIGTRAP", "SIGTRAP"), ("closed its channel", "other error")):
+        (found,) = causes.explain(Verdict.runtime_error, "", "", [report("ended while idle", 0, exit=end)], "")
+        assert found.cause == cause and found.evidence.endswith(f"{end} while idle")
+
+
+@pytest.mark.parametrize(
     ("message", "cause"),
     [
         ("out must be a tensor, not None", "nothing returned"),
@@ -545,6 +578,24 @@ def test_a_rule_reads_its_groups():
     known = find(rules, "two _Z5scalePf", "x", ["scala"])
     assert known is not None and (known.name, known.text) == ("scale", "`scale`; did you mean `scala`?")
     assert find(rules, "three", "x") is None and find(rules, "one a", "y") is None
+
+
+SLOW = {  # each took a quarter of a second or more for 20,000 characters, and four times as long for twice as many
+    "places without a caret": ("", "at 1:1:\n", ""),
+    "errors that lead to each other": ("", "a:1: error: : In \n", ""),
+    "a long file name": ("", "cuda", ":1:1: error: x"),
+    "a long C++ exception": ("what(): ", "cuda", ""),
+}
+
+
+@pytest.mark.parametrize("text", SLOW.values(), ids=list(SLOW))
+def test_no_text_takes_long(text):
+    start, piece, end = text
+    log = start + piece * (100_000 // len(piece)) + end
+    began = time.process_time()
+    causes.explain(Verdict.compile_error, "", log, (), log)
+    causes.explain(Verdict.runtime_error, "", "", [report("", exit="SIGABRT", stderr=log)], "")
+    assert time.process_time() - began < 1.5
 
 
 @pytest.mark.parametrize(

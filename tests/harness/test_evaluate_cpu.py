@@ -120,6 +120,13 @@ def test_a_deadlock_names_who_waits_where(sandbox):
     assert "rank 1 finished" in evaluation.summary
 
 
+def test_a_recursion_through_a_long_line_is_an_error_and_no_forgery(sandbox):
+    """A thousand frames with their lines are more than a message may have."""
+    found = sandbox.evaluate(request(f"def solution(x):\n    return solution(x) + len({'y' * 12000!r})\n"))
+    assert found.verdict is Verdict.runtime_error, found.summary
+    assert "RecursionError" in found.summary and found.ranks[0].stack
+
+
 def test_seeds_differ_from_run_to_run(sandbox):
     """A candidate that remembers an answer on disk cannot reuse it."""
     first = SHARED_BY_ALL.replace("    return out", "    print(float(tensor.sum()))\n    raise ValueError('look')")

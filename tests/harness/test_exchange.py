@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.exchange import Exchange, MalformedError, Other, structure_error
+from harness.wire import Channel, pair
 
 DTYPES = [
     torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -50,6 +51,22 @@ def test_nested_values(sides):
         "scalar": torch.tensor(4.0),
     }
     assert same(reader.read(writer.write(value), "cpu"), value)
+
+
+def test_what_is_nested_too_deep_has_no_description(sides):
+    """It must not come so deep that `wire` takes it for forged."""
+    value: object = torch.ones(1)
+    for _ in range(32):
+        value = [value]
+    reply = {"tree": sides[0].write(value)}
+    ours, theirs = pair(untrusted=True)
+    with theirs:
+        Channel(theirs).send(reply)
+        assert ours.receive(1) == reply
+        ours.close()
+    for deeper in ([value], {"a": value}, (value,)):
+        with pytest.raises(MalformedError, match="nested"):
+            sides[0].write(deeper)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 5)], ids=str)

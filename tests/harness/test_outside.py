@@ -63,12 +63,12 @@ def clocked(time_block):
 
 ONE = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
 TIMING = Timing(candidate=ONE, reference=ONE, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
-BOUNDS = (1.25, 1000.0, 1.5)
+PLATFORM = SimpleNamespace(outside=(1.25, 1000.0, 1.5), renews=False)
 
 
 def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0, reference=None):
     ranks = SimpleNamespace(world_size=1, cpu_s=time.process_time, delayed_s=lambda: 0.0, pids=[os.getpid()])
-    pair = SimpleNamespace(box=SimpleNamespace(platform=SimpleNamespace(outside=BOUNDS)), candidate=ranks)
+    pair = SimpleNamespace(box=SimpleNamespace(platform=PLATFORM), candidate=ranks)
     one = ONE.model_copy(update={"host_us": host_us})
     timing = TIMING.model_copy(update={"candidate": one, "reference": one})
     sides = candidate or block(candidate_us), reference or block(reference_us)
@@ -94,9 +94,24 @@ def test_a_machine_on_which_the_reference_fares_the_same_tells_nothing(unclaimed
 
 
 def test_whether_the_reference_passes_by_itself():
-    assert outside.calm(clocked(block(0)), TIMING, BOUNDS)
-    assert not outside.calm(clocked(slower_block(2 * CLAIMED_US)), TIMING, BOUNDS)
-    assert not outside.calm(clocked(block(100)), TIMING, BOUNDS)
+    assert outside.calm(clocked(block(0)), TIMING, PLATFORM)
+    assert not outside.calm(clocked(slower_block(2 * CLAIMED_US)), TIMING, PLATFORM)
+    assert not outside.calm(clocked(block(100)), TIMING, PLATFORM)
+
+
+def test_where_inputs_change_between_calls_both_kinds_of_blocks_have_as_many_changes(monkeypatch):
+    """A change takes a millisecond here, and nobody's claim has it."""
+    monkeypatch.setattr(PLATFORM, "renews", True)
+    asked = set()
+
+    def changing_block(plan, least_s):
+        asked.add((plan.turns, plan.repeats))
+        time.sleep(plan.samples * plan.turns / 1e3)
+        return block(0)(plan, least_s)
+
+    assert look(0, 0, candidate=changing_block) == pytest.approx(CLAIMED_US, rel=0.25)
+    assert all(turns > 1 and repeats in (1, turns) for turns, repeats in asked)
+    assert {turns for turns, repeats in asked if repeats > 1} == {turns for turns, _ in asked}
 
 
 def busy(pair, timed, *, suspected):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import built, compiler, kit, policy, torch_build
+from harness.code_text import pieces
 from harness.platforms.cuda import Cuda
 from harness.policy import PolicyError, allowed, check_object, names_nccl, violation
 
@@ -50,6 +51,15 @@ HIDDEN = {
     "another encoding": "# -*- coding: utf-7 -*-\n# +AAo-cuMulticastCreate(h)\n",
     "docstring that is read": '"""\ncuMulticastCreate(&h, &p);\n"""\nkit.build(__doc__)\n',
     "no Python": "def f(:\n  cuMulticastCreate(h)",
+    "hashes before a quote": "def f(:\nx" + " # " * 100_000 + "cuMulticastCreate'",
+    "behind an unclosed quote": "K = r'''\n#error 5\" // multimem.st\n'''",
+    "behind an unclosed apostrophe": "K = r'''\n#error (' // multimem.st)\n'''",
+    "behind an unclosed raw string": "K = r'''R\"x( // multimem.st\n)y\"'''",
+    "behind many escaped quotes": "K = r'''\"" + '\\"' * 60_000 + " // multimem.st'''",
+    "below an unclosed quote": "K = r'''\n#if 0\n5\" /*\n#endif\nmultimem.st\n/* */'''",
+    "below an unclosed apostrophe": "K = r'''\n#if 0\ndon't /*\n#endif\nmultimem.st\n/* */'''",
+    "between characters": 'K = r"""int a = \'/*\'; asm("multimem.st"); int b = \'*/\';"""',
+    "beside a long separator": f"f('{'a' * 600_000}'.join(['multimem.st', 'b']))",
 }
 ORDINARY = {
     "nothing": "",
@@ -60,6 +70,9 @@ ORDINARY = {
     "string as a comment": 'x = 1\n"""multimem would be faster"""\n',
     "comment of C": "K = '''\n// multimem.st\nint a; /* cuMulticastCreate,\n multimem */ int b;\n'''",
     "comment, no Python": "def f(:\n# multimem\n    x = 1  # multimem\n",
+    "comment behind quotes": "K = r'''a = \"\\\"\"; b = '\"'; c = '\\''; // multimem.st'''",
+    "comment behind a number": "K = \"a = 1'000 + 0xF'F.5 + 1'0; // don't multimem.st\"",
+    "comment of many hashes, no Python": 'def f(:\n"x" ' + " # " * 100_000 + "multimem",
     "similar words": "cudaMemcpyPeerAsync(a, 0, b, 1, n, s); __multi(3); mul_mem = 3; use_multimem = False",
     "question": "if not handle.has_multicast_support(kind, 0): pass",
     "multicast within a cluster": "K = 'cp.async.bulk.tensor.2d.shared::cluster.global.tile.multicast::cluster'",
@@ -114,6 +127,24 @@ def test_no_source_takes_the_supervisor_long(text):
     assert violation(f"K = r'''{text}'''") is None
     assert violation(f"K = '{'a' * 200_000}'.join([{text.count(chr(10)) * '1,'}])") is None
     assert time.process_time() - before < 60
+
+
+MACROS = [f"#define C{i}(x) C{i + 1}(x)##abc\n" for i in range(98)]
+FLOOD = f"#define A(x) {'B(x) ' * 16}##x\n#define B(x) {'C0(x) ' * 8}##\n{''.join(MACROS)}{'A(a)' * 1250}"
+
+
+def test_all_macros_and_separators_of_a_source_share_what_they_may_add():
+    source = "".join(f"K{i} = r'''{FLOOD}'''\n" for i in range(12))
+    assert sum(len(piece.text) for piece in pieces(source)) < 2 * len(source) + 1_100_000
+    source = f"f('{'a' * 990}'.join([{'1,' * 990}]))\n" * 300
+    assert sum(len(piece.text) for piece in pieces(source)) < 2 * len(source) + 1_100_000
+
+
+def test_macros_of_many_strings_are_filled_in():
+    macro = "#define CAT(a, b) a ## b\n"
+    source = "".join(f"K{i} = '''{macro}{'CAT(x, y) ' * 100}CAT(left{i}, right)'''\n" for i in range(200))
+    texts = " ".join(piece.text for piece in pieces(source))
+    assert all(f"left{i}right" in texts for i in range(200))
 
 
 def test_the_operator_can_allow_multicast_but_no_settings(monkeypatch):

@@ -20,6 +20,19 @@ with subprocess.Popen(sys.argv[1:]) as child:
 BUSY = (
     "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\nprint(1, flush=True)\ninput()"
 )
+WANTING = """
+import hashlib, os, threading, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def work(data=bytes(1 << 20)):
+    while True:
+        hashlib.sha256(data)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.5)
+print(1, flush=True)
+input()
+os._exit(0)
+"""
 
 
 @contextlib.contextmanager
@@ -96,10 +109,20 @@ def test_processor_time_of_another_process():
     assert proc.cpu_s(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
 
 
+def test_threads_that_wait_for_a_processor_want_it():
+    """Four on one core want four times what they get."""
+    with subprocess.Popen([sys.executable, "-c", WANTING], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        used, wanted = proc.cpu_s(process.pid), proc.wanted_s(process.pid)
+        process.communicate(b"\n")
+    assert wanted > 2 * used > 0
+
+
 def test_the_namespace_is_that_of_the_parent(family):
     assert proc.namespace(family[0]) == proc.namespace(os.getpid()) == os.readlink("/proc/self/ns/pid")
 
 
 def test_of_one_that_is_gone_nothing_is_told(gone):
     assert (proc.name(gone), proc.namespace(gone), proc.cpu_s(gone), proc.delayed_s(gone)) == ("", "", 0.0, 0.0)
+    assert proc.wanted_s(gone) == 0
     assert proc.children(gone) == [] and proc.descendants([gone]) == set()

@@ -81,7 +81,7 @@ def test_the_reference_uses_gloo(profile):
 
 FORGED = {  # more of them, without ranks, in test_traces and test_timeline
     "a link": "import os; forge(lambda path: os.symlink('/etc/passwd', path))",
-    "a deep one": """written('{"traceEvents": ' + "[" * 10**6)""",
+    "a deep one": """written('{"traceEvents": ' + "[" * 10**5)""",
     "words for a time": """written('{"traceEvents": [CALL]}')""".replace("CALL", CALL.replace("1,", '"soon",')),
     "a name that is no text": """written('{"traceEvents": [{"name": "process_name", "args": 3}]}')""",
 }  # fmt: skip
@@ -94,6 +94,16 @@ def test_a_forged_trace_is_an_integrity_failure(line, profile):
     evaluation = caught.value.evaluation
     assert evaluation.verdict is Verdict.integrity, (evaluation.verdict, evaluation.summary)
     assert "profile" in evaluation.summary
+
+
+def test_a_trace_that_is_too_large_is_said_to_be(profile):
+    line = """written('{"traceEvents": [' + "{}," * (8 << 20) + "{}]}")"""
+    with pytest.raises(CandidateFailedError) as caught:
+        profile(Candidate(source=HEAD + line + "\n", backend=Backend.cpp))
+    evaluation = caught.value.evaluation
+    assert evaluation.verdict is Verdict.runtime_error
+    assert "trace of 5 calls has 25 MB, and 16 MB is the most" in evaluation.summary
+    assert [finding.cause for finding in evaluation.findings] == ["trace too large"]
 
 
 def test_an_odd_name_is_shown_as_one_line(profile):

@@ -89,4 +89,10 @@ def test_a_forged_phase_reads_as_idle(board, tmp_path):
         file.seek(64)
         file.write(b"\xff" * 64)
     assert board.read(0).phase in Phase
-    assert board.read(1) == Words(Phase.idle, -1, -1, -1, -1)
+    assert board.read(1) == Words(Phase.idle, -1, -1, -1)
+
+
+@pytest.mark.parametrize(("line", "seen"), [(-(10**9), 0), (-1, 0), (10**9, 10**9), (10**9 + 1, 0), (2**63 - 1, 0)])
+def test_a_line_that_cannot_be_reads_as_none(board, line, seen):
+    Progress(board, 1).launch(line)
+    assert board.read(1).line == seen

@@ -10,6 +10,7 @@ from harness.ring import (
     Ring,
     Use,
     alias,
+    alike,
     clone,
     linear,
     overwrite,
@@ -17,6 +18,7 @@ from harness.ring import (
     sparse,
     tensors,
 )
+from harness.slots import exchange
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.complex64]
 
@@ -62,6 +64,18 @@ def test_a_change_shows_in_nothing_but_contents(dtype, few):
         seen.append(tensor.clone())
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
     assert ring.intact() and torch.equal(tensor, before)
+
+
+def test_no_two_samples_have_the_same_values_in_another_order():
+    """Whoever looks at no order at all, as a sort does, has something else to do each time."""
+    values = torch.randperm(4096, generator=torch.Generator().manual_seed(4)).float()
+    ring = Ring([(values.clone(),)], 2)
+    ring.draw(3)
+    found = {tuple(values.tolist())}
+    for sample in range(20):
+        ring.change(sample)
+        found |= {tuple(ring[entry][0].sort().values.tolist()) for entry in range(2)}
+    assert len(found) == 41
 
 
 def test_ranks_change_equal_tensors_alike_and_others_not():
@@ -191,3 +205,122 @@ def test_a_list_that_is_written_belongs_to_the_call():
     ring[0][2][0] = torch.zeros(3)
     assert ring[0][2][0].shape == (40,)
     assert USE.answer("out", ring[0])[1][0][1] is None
+
+
+# -- slots in each other's place ---------------------------------------------------------------------------------------
+
+
+def routed(seed):
+    """What is changed by elements, indices and counts that go together, and a number."""
+    random = torch.Generator().manual_seed(seed)
+    counts = torch.randint(1, 9, (4,), generator=random)
+    return torch.randn(64, generator=random), counts, counts.tolist(), {"eps": 0.5 + seed}
+
+
+CHOSEN = Use(changing=(0,))
+
+
+def together(arguments):
+    return arguments[1].tolist() == arguments[2]
+
+
+def test_entries_take_each_others_contents_whole():
+    given = [routed(seed) for seed in range(4)]
+    one, other = (Ring([routed(seed) for seed in range(4)], 3, CHOSEN, "eager") for _ in range(2))
+    where = [[t.data_ptr() for t in tensors(one[i])] for i in range(12)]
+    seen = set()
+    for ring in (one, other):
+        ring.draw(7)
+    for sample in range(20):
+        for ring in (one, other):
+            ring.change(sample)
+        for copy in range(3):
+            entries = [one[4 * copy + slot] for slot in range(4)]
+            assert all(map(together, entries))
+            # A turn: each slot is there once.
+            assert sorted(entry[3]["eps"] for entry in entries) == [0.5, 1.5, 2.5, 3.5]
+            seen |= {(slot, entry[3]["eps"]) for slot, entry in enumerate(entries)}
+        for i in range(12):
+            assert all(map(torch.equal, tensors(one[i]), tensors(other[i])))
+            assert one[i][2:] == other[i][2:] == given[int(one[i][3]["eps"])][2:]
+            assert torch.equal(one[i][1], given[int(one[i][3]["eps"])][1])
+    assert len(seen) == 16
+    assert one.intact()
+    assert [[t.data_ptr() for t in tensors(one[i])] for i in range(12)] == where
+    assert all(torch.equal(one[i][0], given[i % 4][0]) and one[i][2:] == given[i % 4][2:] for i in range(12))
+
+
+def test_writing_into_exchanged_contents_shows():
+    ring = Ring([routed(seed) for seed in range(4)], 1, CHOSEN, "always")
+    ring.draw(1)
+    ring.change(3)
+    ring[2][1][0] += 1
+    assert not ring.intact() and ring.intact()
+
+
+@pytest.mark.parametrize(
+    "when, how, moves",
+    [
+        ("never", {}, False),
+        ("eager", {}, True),
+        ("eager", {"captured": True}, False),
+        ("eager", {"few": True}, False),
+        ("always", {"captured": True}, True),
+        ("always", {"few": True}, False),
+    ],
+)
+def test_when_contents_are_exchanged(when, how, moves):
+    ring = Ring([routed(seed) for seed in range(4)], 1, CHOSEN, when)
+    ring.draw(3, **how)
+    before, moved = [ring[i][1].tolist() for i in range(4)], False
+    for sample in range(9):
+        ring.change(sample)
+        moved |= [ring[i][1].tolist() for i in range(4)] != before
+    assert moved == moves
+
+
+def test_a_problem_of_few_changes_has_few_beside_the_exchange():
+    ring = Ring([routed(seed) for seed in range(4)], 1, Use(few=True), "eager")
+    ring.draw(3)
+    for sample in range(5):
+        ring.change(sample)
+        for i in range(4):
+            same = ring[i][0] == routed(int(ring[i][3]["eps"]))[0]
+            assert 0 < int((~same).sum()) <= CHANGED
+
+
+@pytest.mark.parametrize(
+    "others, fit, whole",
+    [
+        (lambda: routed(5), True, False),
+        (lambda: (*routed(5)[:2], *routed(0)[2:]), True, True),
+        (lambda: (torch.zeros(65), *routed(0)[1:]), False, False),
+        (lambda: (torch.zeros(64, dtype=torch.bfloat16), *routed(0)[1:]), False, False),
+        (lambda: (*routed(0)[:2], [1, 2], routed(0)[3]), False, False),
+        (lambda: (*routed(0)[:3], {"other": 0.5}), False, False),
+    ],
+)
+def test_slots_fit_by_shape_and_type_and_are_alike_by_all_but_contents(others, fit, whole):
+    pair = [routed(0), others()]
+    assert (alike(pair), alike(pair, whole=True)) == (fit, whole)
+
+
+def test_layers_and_sparse_tensors_are_alike_by_shape():
+    def matrix(places):
+        return sparse(torch.arange(2 * places).reshape(2, places), torch.randn(places), (99, 99))
+
+    assert alike([(torch.nn.Linear(3, 4), matrix(5)), (torch.nn.Linear(3, 4), matrix(5))], whole=True)
+    assert not alike([(torch.nn.Linear(3, 4),), (torch.nn.Linear(3, 4, bias=False),)])
+    assert not alike([(matrix(5),), (matrix(6),)])
+
+
+@pytest.mark.parametrize(
+    "ranks, said",
+    [
+        ([(True, True), (True, True)], "always"),
+        ([(True, True), (True, False)], "eager"),
+        ([(True, True), (False, False)], "never"),
+    ],
+)
+def test_ranks_exchange_together_or_not_at_all(ranks, said):
+    assert exchange([{"fit": fit, "alike": whole} for fit, whole in ranks]) == said

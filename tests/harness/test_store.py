@@ -163,6 +163,15 @@ def test_lists_of_files_follow_the_folder(folder):
     assert f'"{second}/triton/abc/a"' in text and str(first) not in text
 
 
+def test_long_lists_of_files_are_not_kept(folder, root, monkeypatch):
+    """Each mark in them becomes the folder's name."""
+    monkeypatch.setattr(store, "_MAX_GROUP_BYTES", 100)
+    files = {"triton/abc/__grp__add.json": "x" * 100, "triton/abc/__grp__x": "x" * 101, "triton/abc/add": "x" * 101}
+    store.harvest(folder(files), "one")
+    kept = contents(root / "candidates" / "one")
+    assert set(kept) == {"triton/abc/__grp__add.json", "triton/abc/add"}
+
+
 def test_nothing_to_do_is_no_error(folder, tmp_path, root):
     store.harvest(tmp_path / "missing", "one")
     store.stock(folder(), "one")

@@ -1,7 +1,6 @@
 """Timed outputs, claims seen from outside and the exchange of bytes, with real ranks and with hostile values."""
 
 import os
-import re
 
 import pytest
 import torch
@@ -83,9 +82,7 @@ def test_wrong_only_when_timed(box):
     assert "output of a timed call" in evaluation.summary
 
 
-@pytest.mark.parametrize(
-    ("times", "seen"), [(2, "seen from outside"), (10, "by the supervisor's clock|seen from outside")]
-)
+@pytest.mark.parametrize(("times", "seen"), [(2, "seen from outside"), (40, "by the supervisor's clock")])
 def test_clocks_that_run_slow_are_seen_from_outside(box, times, seen):
     """A candidate that slows the clock of its own process down, below anything that a tripwire sees: by a library that
     stands before libc would be one way; here it answers for the harness, whose frames a handler of signals is given."""
@@ -107,7 +104,7 @@ def solution(tensor):
 """
     evaluation = box.evaluate(request(forged.replace("TIMES", str(times))))
     assert evaluation.verdict is Verdict.integrity, evaluation.summary
-    assert re.search(seen, evaluation.summary), evaluation.summary
+    assert seen in evaluation.summary
 
 
 @pytest.mark.parametrize("size", [0, 100, 4095])

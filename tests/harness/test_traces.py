@@ -2,10 +2,11 @@
 
 import json
 import os
+import weakref
 
 import pytest
 
-from harness.traces import merge_traces, read_trace
+from harness.traces import _MAX_VALUES, LargeTraceError, merge_traces, read_trace
 
 
 def part(path, events):
@@ -59,7 +60,7 @@ def test_only_regular_files_are_traces(tmp_path):
 BAD = {
     "no JSON": "{", "no object": "3", "no events": "{}", "events that are none": '{"traceEvents": [1]}',
     "an object of events": '{"traceEvents": {"ph": "X"}}', "no text": "\udc80",
-    "deep": '{"traceEvents": ' + "[" * 10**6,
+    "deep": '{"traceEvents": ' + "[" * 10**5,
     "NaN": '{"traceEvents": [{"ts": NaN}]}', "a huge whole number": '{"traceEvents": [{"ts": ' + "9" * 5000 + "}]}",
 }  # fmt: skip
 
@@ -74,8 +75,34 @@ def test_what_is_no_trace_is_refused(text, tmp_path):
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     with (tmp_path / "t.json").open("wb") as file:
         file.truncate(1 << 40)  # sparse
-    with pytest.raises(ValueError, match="no trace"):
+    with pytest.raises(LargeTraceError, match="MB"):
         read_trace(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("value", ["{}", "[]", "1", '{"a":1}'])
+def test_short_values_take_no_more_memory_than_long_ones(value, tmp_path):
+    """24 MB of `{}` took 2.7 GB."""
+    count = _MAX_VALUES // 2 if ":" in value else _MAX_VALUES
+    (tmp_path / "t.json").write_text(f'{{"traceEvents": [{",".join([value] * count)}]}}')
+    with pytest.raises(LargeTraceError, match="values"):
+        read_trace(tmp_path / "t.json")
+
+
+def test_events_of_one_rank_are_kept_at_a_time():
+    class Events(list):
+        pass
+
+    kept = []
+
+    def ranks():
+        for _ in range(3):
+            events = Events([{"ph": "X"}])
+            assert all(reference() is None for reference in kept)
+            kept.append(weakref.ref(events))
+            yield events
+            del events
+
+    assert len(json.loads(merge_traces(ranks()))["traceEvents"]) == 3
 
 
 def test_a_merged_trace_is_strict_json(tmp_path):

@@ -1,10 +1,14 @@
 """What is noticed of changes in a rank's own process, here in this one."""
 
+import builtins
+import sys
+
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from harness import collectives, guard, platforms
 from harness.guard import Tripwire
 
 
@@ -71,3 +75,32 @@ def test_kernels_of_somebody_else(tripwire):
     own.impl("twice", lambda x: x * 2, "CPU")
     assert tripwire.tripped() == []
     own._destroy()
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "said"),
+    [
+        (platforms, "set", "harness.platforms.set"),
+        (guard, "sorted", "harness.guard.sorted"),
+        (platforms, "torch", "harness.platforms.torch"),
+        (collectives, "count", "harness.collectives.count"),
+        (builtins, "set", "builtins.set"),
+        (torch.nn, "Linear", "torch.nn.Linear"),
+    ],
+)
+def test_a_name_that_stands_before_another(tripwire, where, name, said):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(where, name, lambda *given: [], raising=False)
+        assert tripwire.tripped() == [said]
+    assert tripwire.tripped() == []
+
+
+def test_another_module_in_the_place_of_ours(tripwire, monkeypatch):
+    monkeypatch.setitem(sys.modules, "harness.ring", sys)
+    assert tripwire.tripped() == ["sys.modules[harness.ring]"]
+
+
+def test_what_others_leave_among_the_built_in_names_is_theirs(tripwire, monkeypatch):
+    monkeypatch.setattr(builtins, "_", str, raising=False)  # as gettext.install() and interactive interpreters do
+    monkeypatch.setattr(builtins, "profile", print, raising=False)
+    assert tripwire.tripped() == []

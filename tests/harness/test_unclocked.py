@@ -13,6 +13,7 @@ ALLOWED = Unclocked(
     before_factor=2.0,
     between_share=0.25,
     between_us=1000.0,
+    most_blocks_factor=4.0,
     lead_us=100.0,
 )
 PLAN = Plan(samples=32, calls=4, audit_chance=0.1)

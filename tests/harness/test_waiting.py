@@ -1,5 +1,7 @@
 """Who waits for whom."""
 
+import pytest
+
 from harness import waiting
 from harness.outcomes import Frame, RankOutcome
 from harness.progress import Phase, Words
@@ -41,6 +43,21 @@ def test_all_at_the_same_place():
     assert "sends and receives do not match" in transfers.text
     collective = only(rank(0, 5, "all_reduce", "wrapper"), rank(1, 5, "all_reduce", "wrapper"))
     assert "different sizes, kinds, groups" in collective.text
+
+
+@pytest.mark.parametrize("line", [-(10**9), -1, 8, 10**9])
+def test_a_line_that_is_not_in_the_source(line):
+    """The candidate can write to the progress words."""
+    words = Words(Phase.draining, 1, 0, 0, line)
+    found = only(RankOutcome(0, silent=True, words=words), RankOutcome(1, reply={}, words=words))
+    assert f"rank 0 at line {line}: ``" in found.text
+
+
+@pytest.mark.parametrize("source", ["", SOURCE])
+def test_line_0_of_a_stack(source):
+    """So it may stand there of code that was compiled as the candidate's."""
+    (found,) = waiting.explain([rank(0, 0), rank(1, 0)], source)
+    assert "line 0: ``" in found.text
 
 
 def test_nothing_to_say_if_nobody_waits():

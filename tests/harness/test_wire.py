@@ -9,7 +9,16 @@ import time
 
 import pytest
 
-from harness.wire import MAX_BYTES, Channel, ChannelClosedError, GarbledError, pair
+from harness import wire
+from harness.wire import (
+    MAX_BYTES,
+    MAX_UNTRUSTED_BYTES,
+    MAX_UNTRUSTED_DEPTH,
+    Channel,
+    ChannelClosedError,
+    GarbledError,
+    pair,
+)
 
 
 @pytest.fixture
@@ -46,13 +55,15 @@ def test_a_message_may_arrive_byte_by_byte(ends):
 
 
 def test_untrusted_processes_may_say_less():
-    ours, theirs = pair(100)
-    with theirs:
-        theirs.sendall(frame(b'{"a": 1}') + struct.pack("<I", 101))
-        assert ours.receive(1) == {"a": 1}
-        with pytest.raises(GarbledError):
-            ours.receive(1)
-        ours.close()
+    too_long = struct.pack("<I", MAX_UNTRUSTED_BYTES + 1)
+    for untrusted, answer in ((True, GarbledError), (False, TimeoutError)):  # from a trusted one, the rest may come
+        ours, theirs = pair(untrusted=untrusted)
+        with theirs:
+            theirs.sendall(frame(b'{"a": 1}') + too_long)
+            assert ours.receive(1) == {"a": 1}
+            with pytest.raises(answer):
+                ours.receive(0)
+            ours.close()
 
 
 def test_a_timeout_lasts_as_long_as_asked_and_loses_nothing(ends):
@@ -98,6 +109,71 @@ def test_garbage_is_garbled(ends, body):
     theirs.sendall(frame(body))
     with pytest.raises(GarbledError):
         ours.receive(1)
+
+
+def nested(depth: int) -> dict:
+    """A message of so many levels, lists and objects in turn."""
+    value: dict | list = {}
+    for level in range(depth - 1):
+        value = [value] if level % 2 == 0 else {"a": value}
+    return value if isinstance(value, dict) else {"a": value[0]}
+
+
+def test_untrusted_processes_may_nest_less(ends):
+    """What can just be read could not be sent on."""
+    ours, theirs = pair(untrusted=True)
+    with theirs:
+        other = Channel(theirs)
+        for message in (nested(MAX_UNTRUSTED_DEPTH), {"many": [[1, {}]] * 1000}, {"text": '[{"' * 1000}):
+            other.send(message)
+            assert ours.receive(1) == message
+        for depth in (MAX_UNTRUSTED_DEPTH + 1, 900):
+            other.send(nested(depth))
+            with pytest.raises(GarbledError):
+                ours.receive(1)
+        ours.close()
+    trusted, theirs = ends
+    Channel(theirs).send(nested(MAX_UNTRUSTED_DEPTH + 10))
+    assert trusted.receive(1)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The channel to an untrusted process that soon gives up sending, and that process's socket."""
+    monkeypatch.setattr(wire, "_SEND_S", 0.05)
+    ours, theirs = pair(untrusted=True)
+    with theirs:
+        yield ours, theirs
+        ours.close()
+
+
+def test_an_untrusted_process_that_never_reads_is_given_up(impatient):
+    ours, theirs = impatient
+    message = {"text": "x" * 50_000}
+    sent = 0
+    with pytest.raises(ChannelClosedError):
+        while sent < 1000:
+            ours.send(message)
+            sent += 1
+    assert sent > 0
+    with pytest.raises(ChannelClosedError):  # also of what would have room: half a message may be before it
+        ours.send({})
+    with pytest.raises(ChannelClosedError):
+        ours.receive(1)
+    other = Channel(theirs)
+    assert [other.receive(1) for _ in range(sent)] == [message] * sent
+    with pytest.raises(ChannelClosedError):
+        other.receive(1)
+
+
+def test_only_sending_is_limited_to_untrusted_processes(impatient):
+    ours, theirs = impatient
+    with pytest.raises(TimeoutError):
+        ours.receive(0.2)
+    with pytest.raises(TimeoutError):
+        ours.receive_with_fds(1, 0.2)
+    Channel(theirs).send({"late": 1})
+    assert ours.receive(1) == {"late": 1}
 
 
 def test_half_a_surrogate_pair_is_replaced(ends):
