@@ -3,6 +3,7 @@ have not changed since the last one is answered with its output.
 
 Catalogue: B4, B5
 Expected: integrity or race
+Stage: timing
 Case: odd
 """
 

@@ -2,6 +2,7 @@
 
 Catalogue: A3
 Expected: integrity or race
+Stage: timing
 Case: default
 """
 

@@ -3,6 +3,7 @@ element; only the rest is computed in timed calls.
 
 Catalogue: A3
 Expected: integrity or race or shape_error
+Stage: timing
 Case: odd
 """
 
