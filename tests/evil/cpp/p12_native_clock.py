@@ -1,8 +1,8 @@
 """The process's clock is replaced in the C library's memory and hides most of every timed call; a call on inputs that
-have not changed since the last one is answered with its output.
+have not changed since the last one is answered with its output. Where ranks disagree about that, it hangs.
 
 Catalogue: B4, B5
-Expected: integrity or race
+Expected: integrity or race or deadlock
 Stage: timing
 Case: odd
 """
