@@ -1,9 +1,8 @@
 """What a call takes by the supervisor's own clock, which nothing in a candidate's process can touch. Imports no torch.
 
 A block whose samples make their calls several times is longer than one without repeats by those calls and by nothing
-else: no start, no drain, no barrier, no message. Where a platform can change inputs between calls, each repeat has new
-ones, and a sample without repeats has as many changes before its calls: who answers repeats from what is there is
-wrong, and the changes are in both.
+else: no start, no drain, no barrier, no message. Inputs change before each repeat, and as often in a sample without
+repeats: who answers repeats from what is there is wrong, and the changes are in both.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from harness.errors import BusyError
 from harness.measure import Block, median
 from harness.pair import FailedError, Pair
-from harness.platforms import MAX_PRIME_US, Plan, Platform
+from harness.platforms import Plan, Platform
 from harness.ranks import RankSet
 from harness.types import Timing, Verdict
 
@@ -29,8 +28,10 @@ _EXTRA_US, _ROUNDS, _ROUNDS_S = 8000.0, 8, 15.0
 until a machine that has other work too has left a candidate alone for so long."""
 _ENOUGH_US, _FEW_ROUNDS = 1e6, 3
 """A first look at calls that are far longer than claimed makes only so much of them, and is repeated so often."""
+_LEAST_SAMPLES, _MOST_SAMPLES, _BLOCK_US = 4, 60, 300_000.0
+"""Of a block; and how long one may take for it to be as much longer as that, where the host needs time for a turn."""
 _MARGINS, _MAX_ROOM_US = (3.0, 8.0), 20000.0
-"""The device is kept busy for so many times as long as the host needs for a sample, in the first half of the rounds and
+"""The device is kept busy for so many times as long as the host needs for a turn, in the first half of the rounds and
 in the second, no longer than that. A host may be slower by then than when it was timed: its threads wake up late."""
 _MOST_S = 10.0
 """No block is waited for longer because the first one, which a candidate can draw out, took long."""
@@ -46,16 +47,22 @@ the looks at the reference that must find nothing, or nothing follows from those
 
 
 def look(
-    pair: Pair, time_block: TimeBlock, time_reference: TimeBlock, timing: Timing, work_beside: Callable[[], None]
+    pair: Pair,
+    time_block: TimeBlock,
+    time_reference: TimeBlock,
+    timing: Timing,
+    turning_us: float,
+    work_beside: Callable[[], None],
 ) -> float:
-    """Microseconds of a call. Raises FailedError if that is well above what the ranks claim in `timing`; BusyError
-    if the machine has too much other work to tell, after `work_beside` has not found that it is the candidate's.
+    """Microseconds of a call. `turning_us`: what the host needs for a turn besides its calls. Raises FailedError if a
+    call takes well above what the ranks claim in `timing`; BusyError if the machine has too much other work to tell,
+    after `work_beside` has not found that it is the candidate's.
 
     Not everything that slows a machine down shows in anybody's account of processors: NCCL itself did not pass while
     sixteen processes beside it began to use GPUs of the same host. So where a candidate does not pass, the reference is
     looked at in the same way, round for round; nobody doubts what that claims."""
     claimed, ranks, bounds = timing.candidate.median_us, pair.candidate, pair.box.platform.outside
-    sizes = _Sizes(timing, pair.box.platform.renews)
+    sizes = _Sizes(timing, turning_us)
     before, began = _load(ranks), time.monotonic()
     once_us = time_block(sizes.plan(_MARGINS[0]), 0.0).wall_us
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
@@ -90,9 +97,9 @@ def look(
     )
 
 
-def calm(time_reference: TimeBlock, timing: Timing, platform: Platform) -> bool:
+def calm(time_reference: TimeBlock, timing: Timing, turning_us: float, platform: Platform) -> bool:
     """Whether the reference passes now, when nothing is beside it."""
-    sizes, bounds = _Sizes(timing, platform.renews), platform.outside
+    sizes, bounds = _Sizes(timing, turning_us), platform.outside
     plan = sizes.plan(_MARGINS[0], reference=True)
     once_us = time_reference(plan, 0.0).wall_us
     rounds = [_Blocks(time_reference, plan, sizes.repeats, once_us) for _ in range(_CALM_LOOKS)]
@@ -103,23 +110,24 @@ def calm(time_reference: TimeBlock, timing: Timing, platform: Platform) -> bool:
 class _Sizes:
     """Of the blocks that are looked at: how many `samples`, and `repeats` in those that are to be longer."""
 
-    def __init__(self, timing: Timing, renews: bool) -> None:
-        self._renews = renews
-        self._calls, self._claimed = timing.calls, timing.candidate.median_us
+    def __init__(self, timing: Timing, turning_us: float) -> None:
+        self._turning, self._calls, self._claimed = turning_us, timing.calls, timing.candidate.median_us
         host, reference = (side.host_us or 0.0 for side in (timing.candidate, timing.reference))
         self._host, self._reference_host = host, max(host, reference)
-        sample_us = timing.calls * self._claimed
-        room = max(2, int(MAX_PRIME_US / max(1.0, _MARGINS[0] * timing.calls * host)))
-        self.repeats = min(room, 1 + math.ceil(_EXTRA_US / 4 / sample_us))
-        self.samples = min(60, max(4, math.ceil(_EXTRA_US / (sample_us * (self.repeats - 1)))))
+        called_us = timing.calls * self._claimed
+        turns = _BLOCK_US / (called_us + self._ahead_us(_MARGINS[0], host))
+        self.repeats = 1 + min(math.ceil(_EXTRA_US / _LEAST_SAMPLES / called_us), max(1, int(turns / _LEAST_SAMPLES)))
+        enough, room = math.ceil(_EXTRA_US / called_us / (self.repeats - 1)), int(turns / self.repeats)
+        self.samples = max(_LEAST_SAMPLES, min(_MOST_SAMPLES, enough, room))
+
+    def _ahead_us(self, margin: float, host_us: float) -> float:
+        return min(_MAX_ROOM_US, 100.0 + margin * (self._calls * host_us + self._turning))
 
     def plan(self, margin: float, *, reference: bool = False) -> Plan:
         """Without repeats. The host stays ahead of the device, as in the blocks that count, but its room is the same in
-        all samples: room that grew in those with repeats would be time that nobody claims."""
-        host = self._reference_host if reference else self._host
-        ahead = min(_MAX_ROOM_US, 100.0 + margin * self._calls * self.repeats * host)
-        turns = self.repeats if self._renews else 1
-        return Plan(self.samples, self._calls, ahead, ahead, expected_us=self._claimed, turns=turns)
+        all turns: room that grew in those with calls would be time that nobody claims."""
+        ahead = self._ahead_us(margin, self._reference_host if reference else self._host)
+        return Plan(self.samples, self._calls, ahead, ahead, expected_us=self._claimed, turns=self.repeats)
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ class _Blocks:
     """Blocks of `once`'s samples, without and with repeats in turn."""
 
     def __init__(self, time_block: TimeBlock, once: Plan, repeats: int, once_us: float) -> None:
-        once = replace(once, turns=min(once.turns, repeats))
+        once = replace(once, turns=repeats)
         self._time_block, self._once, self._once_us = time_block, once, once_us
         self._rest_us: dict[int, list[float]] = {1: [], repeats: []}
         """By repeats: the time of a block besides what the ranks claim for its calls."""

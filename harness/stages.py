@@ -136,7 +136,7 @@ class Run:
                 stress.run(pair, ring, self._slots)
             if self._request.timing:
                 self._enter(Stage.timing)
-                self._measurement = self._time(pair, Timed(pair, ring, communicators, self._writes))
+                self._measurement = self._time(pair, Timed(pair, ring, communicators))
 
     def profile(self, folder: Path, kernel: str) -> Profile:
         """load -> correctness -> profiled calls."""

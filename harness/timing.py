@@ -37,9 +37,8 @@ _random = random.SystemRandom()
 class Timed:
     """The two sides of a measurement as `measure` wants them."""
 
-    def __init__(self, pair: Pair, ring: int, communicators: int, writes: bool = False) -> None:
-        """`writes`: whether calls may write into their arguments."""
-        self._pair, self._ring, self._writes = pair, ring, writes
+    def __init__(self, pair: Pair, ring: int, communicators: int) -> None:
+        self._pair, self._ring = pair, ring
         self.audits = Audits(pair, ring)
         self._next_communicator = itertools.cycle(range(communicators))
         self._captured = False
@@ -50,6 +49,8 @@ class Timed:
         self._began = time.monotonic()
         self._reference_s = self._idle_wanted_s = 0.0
         """How long the reference was timed while the candidate was to wait, and what it wanted of the processors."""
+        self._turning_us = 0.0
+        """What the host needs for a turn besides its calls, on the reference's slowest rank."""
         self._watched: tuple[str, Plan] | None = None
         """What was timed last then."""
 
@@ -83,6 +84,7 @@ class Timed:
             self._watched = mode, plan
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
+        self._turning_us = max(measure.median(reply["turning_us"] or [0.0]) for reply in replies)
         self._elsewhere.output_bytes = max(reply["output_bytes"] for reply in replies)
         self._elsewhere.add(
             "reference", mode, plan, times, host, audited, [reply["lead_us"] for reply in replies], 1e6 * took_s
@@ -105,7 +107,7 @@ class Timed:
         pair, reading = self._pair, measure.Reading()
         # No call may be silent for longer than `call_s`, however long those before were.
         call_us = min(10 * plan.expected_us, max(plan.expected_us, 1e6 * pair.limits.call_s))
-        sample_s = (plan.prime_us + plan.calls * plan.repeats * call_us) / 1e6
+        sample_s = (plan.turns * plan.prime_us + plan.calls * plan.repeats * call_us) / 1e6
         limit = pair.call_deadline(pair.limits.call_s + max(plan.samples * sample_s, least_s))
 
         def look() -> None:
@@ -155,20 +157,19 @@ class Timed:
         well above what the ranks claim; BusyError."""
 
         def candidate(plan: Plan, least_s: float) -> Block:
-            # Audited as the blocks that count are, or a call could tell them apart. What calls write into is not
-            # restored before they are repeated on the same inputs: nobody knows what is right there.
-            if not (self._writes and plan.repeats > plan.turns):
-                plan = self.audits.planned(plan, mode)
+            # Audited as the blocks that count are, or a call could tell them apart.
+            plan = self.audits.planned(plan, mode)
             return self._time(mode, plan, least_s, clocks=False, all_count=True)
 
         reference = self._reference_from_outside(mode)
-        seen = outside.look(self._pair, candidate, reference, timing, self.look_for_work_beside)
+        seen = outside.look(self._pair, candidate, reference, timing, self._turning_us, self.look_for_work_beside)
         self.audits.judge()
         return seen
 
     def calm(self, mode: str, timing: Timing) -> bool:
         """Whether the reference is found from outside to take what it claims, now that the candidate is gone."""
-        return outside.calm(self._reference_from_outside(mode), timing, self._pair.box.platform)
+        reference = self._reference_from_outside(mode)
+        return outside.calm(reference, timing, self._turning_us, self._pair.box.platform)
 
     def _reference_from_outside(self, mode: str) -> outside.TimeBlock:
         # Our own clock runs: nothing that may have to wait for the driver.

@@ -80,7 +80,7 @@ class Elsewhere:
     ) -> None:  # fmt: skip
         """A block: `times[rank][sample]` and `host` of one call, `lead` before the sample; of each rank the samples
         whose output it copied."""
-        if plan.repeats > 1 or plan.turns > 1 or plan.audit_chance == 0:
+        if plan.turns > 1 or plan.audit_chance == 0:
             return
         seen, those = self._seen[mode, plan.calls, side], set().union(*copied)
         samples = [plan.calls * max(sample) for sample in zip(*times, strict=True)]

@@ -33,18 +33,18 @@ class Plan:
     calls: int = 1
     """Short calls are timed several at once: an event resolves half a microsecond and costs two or three."""
     prime_us: float = 0.0
-    """How long the device is kept busy before a sample, so that the host is ahead when the sample begins."""
+    """How long the device is kept busy before each turn, so that the host is ahead when its calls begin."""
     prime_limit_us: float = MAX_PRIME_US
-    """To how much that grows where a host needs longer to issue a sample."""
+    """To how much that grows where a host needs longer to issue a turn."""
     expected_us: float = 0.0
     """What one call is expected to take; for deadlines only."""
     communicator: int = 0
     """Which of `Platform.communicators` the reference uses."""
-    repeats: int = 1
-    """How often a sample makes its calls: to be seen by a clock outside, they must fill more time."""
     turns: int = 1
-    """How often the inputs of a sample change. More than once: on nobody's clock, and calls are made after each of the
-    last `repeats` changes; else they are repeated on the same inputs."""
+    """How often the inputs of a sample change; the changes are on nobody's clock."""
+    repeats: int = 1
+    """After how many of these changes, the last ones, a sample makes its calls: to be seen by a clock outside, they
+    must fill more time."""
     seed: int = 0
     """What the inputs of each sample are made of (`Ring.draw`)."""
     audit_chance: float = 0.0
@@ -65,7 +65,7 @@ class Lottery:
         self.audited: set[int] = set()
         """Samples of which an output has been kept."""
         self._each, self._last, self._first = plan.calls * plan.turns, plan.samples * plan.calls * plan.turns - 1, -1
-        self._begin = plan.calls * max(0, plan.turns - plan.repeats)
+        self._begin = plan.calls * (plan.turns - plan.repeats)
         """The first of a sample's calls."""
         self._below, self._begins, self._draw = _below(plan.audit_chance), _below(plan.first_chance), _random_bytes
         self._none = plan.audit_chance == 0 and plan.first_chance == 0
@@ -82,7 +82,7 @@ class Lottery:
         kept = self._draw(4) < self._below or call == self._first or (call == self._last and not self.audited)
         if kept:
             self.audited.add(call // self._each)
-            self._first = -1  # once, however often the calls are repeated
+            self._first = -1
         return kept
 
 
@@ -103,6 +103,8 @@ class Times:
     """Samples with an output that was drawn to be kept."""
     lead_us: list[float] = field(default_factory=list)
     """Per sample: what passed from the change of its inputs to the clock's start."""
+    turning_us: list[float] = field(default_factory=list)
+    """Per sample: what the host needed for a turn besides its calls; empty where issuing and running are the same."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +234,6 @@ class Platform(Protocol):
         """Collective: zero-filled buffers of equal size on every rank. `sequence` is the same number on all ranks."""
 
     noise: Noise
-
-    renews: bool
-    """Whether calls that are repeated for the supervisor's clock have inputs of their own each time (`Plan.turns`)."""
 
     outside: tuple[float, float, float]
     """What a call may take by the supervisor's clock: this many times the claimed time, and so many microseconds more

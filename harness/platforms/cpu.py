@@ -141,7 +141,6 @@ class Cpu:
 
     # Pages, caches and the scheduler of a shared virtual machine: most A/A ratios are within this.
     noise = Noise(relative=0.1, absolute_us=0.0, only_longer=True)
-    renews = True
     outside = (1.6, 5000.0, 5.0)
     # Beside other work at least 6 ms pass between samples where the reference needs as much; a copy of 4 MiB takes
     # 0.8 ms at least, and from the change of inputs to the clock it is 14 us.

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,8 +184,6 @@ class Cuda:
     # more where a call is many launches. Of 201 eager and 126 device figures of a reference against itself 96% and 95%
     # have 1 in their intervals so; with 0.2% and 0.5 us alone it was 80% and 91%.
     noise = Noise(relative=0.005, absolute_us=0.5, of_host=0.005)
-    # Changes between calls would have to be issued ahead of the device, like the calls.
-    renews = False
     outside = (1.25, 1000.0, 1.5)
     # Room for a host that falls behind grows by up to `MAX_PRIME_US` from sample to sample.
     unclocked = Unclocked(
@@ -239,68 +238,70 @@ class Cuda:
                 torch.sum(self._filler, 0, out=sink)
 
     def time_eager(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
-        changed, start, end = (self._event(enable_timing=True) for _ in range(3))
-        times, host, lead, prime_us, count = [], [], [], plan.prime_us, plan.calls * plan.repeats
         lottery = Lottery(plan)
-        for sample in range(plan.samples):
-            lottery.begins(sample)
-            began = self._settle(prime_us, partial(hooks.before, sample), changed)
-            hooks.align()
-            stream = self._current_stream()
-            start.record(stream)
-            before = _now_ns()
-            for _ in range(plan.repeats):
-                for i in range(sample * plan.calls, (sample + 1) * plan.calls):
-                    output = call(i)
-                    if lottery.keeps(i):
-                        hooks.take(i, output)
-            issued = _now_ns()
-            end.record(stream)
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3 / count)
-            lead.append(changed.elapsed_time(start) * 1e3)
-            host.append((issued - before) / 1e3 / count)
-            if sample not in lottery.audited:
-                prime_us = self._next_prime_us(prime_us, plan, began, before, issued)
-        return Times(times, host, sorted(lottery.audited), lead)
+
+        def issue(turn: int) -> None:
+            for i in range(turn * plan.calls, (turn + 1) * plan.calls):
+                output = call(i)
+                if lottery.keeps(i):
+                    hooks.take(i, output)
+
+        return self._time(issue, plan, hooks, lottery)
 
     def time_device(self, call: Callable[[int], Any], plan: Plan, hooks: Hooks) -> Times:
-        graphs = self._captured(call, plan)
+        graphs, lottery = self._captured(call, plan), Lottery(plan)
+
+        def issue(turn: int) -> None:
+            i = turn * plan.calls
+            for graph, outputs in graphs:
+                graph.replay()
+                for output in outputs:
+                    if lottery.keeps(i):
+                        hooks.take(i, output)
+                    i += 1
+
+        times = self._time(issue, plan, hooks, lottery)
+        return times if len(graphs) > 1 else replace(times, host_us=[])
+
+    def _time(self, issue: Callable[[int], None], plan: Plan, hooks: Hooks, lottery: Lottery) -> Times:
+        """`issue` makes the calls of a turn. Turns without calls are as long as the others but for these: ten
+        microseconds of the host's, for reading the clocks, were half of a short call."""
         changed, start, end = (self._event(enable_timing=True) for _ in range(3))
-        times, host, lead, prime_us, count = [], [], [], plan.prime_us, plan.calls * plan.repeats
-        lottery = Lottery(plan)
+        found, prime_us, count = Times([], []), plan.prime_us, plan.calls * plan.repeats
         for sample in range(plan.samples):
             lottery.begins(sample)
-            began = self._settle(prime_us, partial(hooks.before, sample), changed)
-            hooks.align()
-            stream = self._current_stream()
-            start.record(stream)
-            before = _now_ns()
-            for _ in range(plan.repeats):
-                i = sample * plan.calls
-                for graph, outputs in graphs:
-                    graph.replay()
-                    for output in outputs:
-                        if lottery.keeps(i):
-                            hooks.take(i, output)
-                        i += 1
-            issued = _now_ns()
-            end.record(stream)
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3 / count)
-            lead.append(changed.elapsed_time(start) * 1e3)
-            host.append((issued - before) / 1e3 / count)
+            ran_us, calls_ns, all_ns = 0.0, 0, 0
+            for turn in range(sample * plan.turns, (sample + 1) * plan.turns):
+                began = self._settle(prime_us, partial(hooks.before, turn), changed)
+                hooks.align()
+                called = turn % plan.turns >= plan.turns - plan.repeats
+                stream = self._current_stream()
+                start.record(stream)
+                before = _now_ns()
+                if called:
+                    issue(turn)
+                issued = _now_ns()
+                end.record(stream)
+                end.synchronize()
+                ran_us += start.elapsed_time(end) * 1e3 * called
+                calls_ns += (issued - before) * called
+                all_ns += (issued - began) * called
+            found.times_us.append(ran_us / count)
+            found.lead_us.append(changed.elapsed_time(start) * 1e3)
+            found.host_us.append(calls_ns / 1e3 / count)
+            found.turning_us.append((all_ns - calls_ns) / 1e3 / plan.repeats)
             if sample not in lottery.audited:
-                prime_us = self._next_prime_us(prime_us, plan, began, before, issued)
-        return Times(times, host if len(graphs) > 1 else [], sorted(lottery.audited), lead)
+                prime_us = self._next_prime_us(prime_us, plan, all_ns / plan.repeats, calls_ns / plan.repeats)
+        found.audited.extend(sorted(lottery.audited))
+        return found
 
     @staticmethod
-    def _next_prime_us(prime_us: float, plan: Plan, began: int, before: int, issued: int) -> float:
-        """For how long the device is to be busy before the next sample: for half as much again as the host needed for
-        the calls of this one, and for what it did since it `began`. A host that waits for the device inside a call is
-        always overtaken: its waiting is the candidate's own. Not asked of samples whose outputs were copied, which do
-        not count: what the host does to copy is no part of a call."""
-        return min(max(prime_us, (issued - began + (issued - before) / 2) / 1e3), plan.prime_limit_us)
+    def _next_prime_us(prime_us: float, plan: Plan, turn_ns: float, calls_ns: float) -> float:
+        """For how long the device is to be busy before the turns of the next sample: for half as much again as the host
+        needed for the calls of one of this sample's turns, and for all that it did there. A host that waits for the
+        device inside a call is always overtaken: its waiting is the candidate's own. Not asked of samples whose outputs
+        were copied, which do not count: what the host does to copy is no part of a call."""
+        return min(max(prime_us, (turn_ns + calls_ns / 2) / 1e3), plan.prime_limit_us)
 
     def forget(self) -> None:
         self._graphs.clear()

@@ -23,10 +23,12 @@ def drawn(plan: Plan) -> list[int]:
         lottery.begins(sample)
         kept += [
             call
-            for call in [*range(sample * plan.calls, (sample + 1) * plan.calls)] * plan.repeats
+            for call in range(
+                (sample * plan.turns + plan.turns - plan.repeats) * plan.calls, (sample + 1) * plan.turns * plan.calls
+            )
             if lottery.keeps(call)
         ]
-    assert lottery.audited == {call // plan.calls for call in kept}
+    assert lottery.audited == {call // plan.calls // plan.turns for call in kept}
     return kept
 
 
@@ -36,7 +38,7 @@ def test_without_a_chance_nothing_is_kept():
 
 def test_the_last_is_kept_if_no_other_has_been():
     assert drawn(Plan(3, 2, audit_chance=1e-9)) == [5]
-    assert drawn(Plan(3, 2, repeats=2, audit_chance=1e-9)) == [5]
+    assert drawn(Plan(3, 2, turns=2, repeats=2, audit_chance=1e-9)) == [11]
 
 
 def test_the_share_of_kept_outputs_is_the_chance():
@@ -45,7 +47,7 @@ def test_the_share_of_kept_outputs_is_the_chance():
 
 def test_first_outputs_are_kept_by_a_chance_of_their_own():
     assert drawn(Plan(3, 2, audit_chance=1e-9, first_chance=1.0)) == [0, 2, 4]
-    assert drawn(Plan(3, 2, repeats=4, audit_chance=1e-9, first_chance=1.0)) == [0, 2, 4]
+    assert drawn(Plan(3, 2, turns=4, repeats=3, audit_chance=1e-9, first_chance=1.0)) == [2, 10, 18]
     kept = drawn(Plan(10_000, 2, first_chance=0.1))
     assert len(kept) == pytest.approx(1000, abs=200) and all(call % 2 == 0 for call in kept[:-1])
 
@@ -164,7 +166,7 @@ class Ranks:
             self.there = [[], []]
         return [{"tree": None}] * 2
 
-    def timed(self, *, writes=False) -> Timed:
+    def timed(self) -> Timed:
         pair = SimpleNamespace(
             candidate=self,
             box=SimpleNamespace(platform=Cpu()),
@@ -174,7 +176,7 @@ class Ranks:
             limits=SimpleNamespace(call_s=1.0),
             call_deadline=lambda limit_s: limit_s,
         )
-        return Timed(pair, ring=4, communicators=1, writes=writes)
+        return Timed(pair, ring=4, communicators=1)
 
 
 @functools.cache

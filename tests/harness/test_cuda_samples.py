@@ -40,24 +40,29 @@ def recorded(mode, plan):
     # One graph of all calls; its outputs are numbers of calls within it.
     graph = SimpleNamespace(replay=lambda: log.append("call"))
     platform._captured = lambda call, plan: [(graph, list(range(plan.calls)))]
+
     hooks = Hooks(
         align=lambda: log.append("align"),
-        before=lambda sample: log.append("change"),
+        before=lambda turn: log.append(f"change-{turn}"),
         take=lambda number, output: taken.append((number, output)),
     )
     times = (platform.time_eager if mode == "eager" else platform.time_device)(call, plan, hooks)
-    assert times.times_us == [500 / (plan.calls * plan.repeats)] * plan.samples
+    assert times.times_us == [500 / plan.calls] * plan.samples
     assert times.lead_us == [500] * plan.samples
-    samples = " ".join(log).split("drain ")[1:]
-    assert len(samples) == plan.samples
-    return [sample.split() for sample in samples], taken, times.audited
+    assert len(times.turning_us) == plan.samples
+    turns = " ".join(log).split("drain ")[1:]
+    assert len(turns) == plan.samples * plan.turns
+    return [turn.split() for turn in turns], taken, times.audited
 
 
 @pytest.mark.parametrize("mode", ["eager", "device"])
-def test_inputs_change_when_the_device_has_been_busy(mode):
-    samples, taken, audited = recorded(mode, Plan(4, 2, prime_us=100.0))
+@pytest.mark.parametrize(("turns", "repeats"), [(1, 1), (3, 1), (3, 3)])
+def test_inputs_change_when_the_device_has_been_busy(mode, turns, repeats):
+    made, taken, audited = recorded(mode, Plan(4, 2, prime_us=100.0, turns=turns, repeats=repeats))
     calls = ["call"] * (2 if mode == "eager" else 1)
-    assert samples == [["busy", "change", "event", "align", "event", *calls, "event"]] * 4
+    for number, turn in enumerate(made):
+        called = number % turns >= turns - repeats
+        assert turn == ["busy", f"change-{number}", "event", "align", "event", *(calls if called else []), "event"]
     assert taken == [] and audited == []
 
 
@@ -68,8 +73,10 @@ def test_first_outputs_are_taken(mode):
 
 
 @pytest.mark.parametrize("mode", ["eager", "device"])
-def test_outputs_are_taken_under_the_number_of_their_call(mode):
-    plan = Plan(30, 3, repeats=2, audit_chance=0.5)
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_outputs_are_taken_under_the_number_of_their_call(mode, repeats):
+    plan = Plan(30, 3, turns=2, repeats=repeats, audit_chance=0.5)
     _, taken, audited = recorded(mode, plan)
-    assert taken and audited == sorted({number // 3 for number, _ in taken})
+    assert taken and audited == sorted({number // 6 for number, _ in taken})
     assert all(output == (number if mode == "eager" else number % 3) for number, output in taken)
+    assert {number // 3 % 2 for number, _ in taken} == ({0, 1} if repeats == 2 else {1})

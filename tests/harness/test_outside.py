@@ -32,10 +32,11 @@ def late_block(host_us):
     """Of one rank whose host needs `host_us` to issue a call of 50 us: what its room does not cover is claimed."""
 
     def time_block(plan, least_s):
-        calls = plan.calls * plan.repeats
-        sample_us = max(plan.prime_us + calls * CLAIMED_US, calls * host_us)
+        called_us = max(plan.prime_us + plan.calls * CLAIMED_US, plan.calls * host_us)
+        sample_us = plan.repeats * called_us + (plan.turns - plan.repeats) * plan.prime_us
         time.sleep(plan.samples * sample_us / 1e6)
-        return Block([[(sample_us - plan.prime_us) / calls] * plan.samples], [[host_us] * plan.samples])
+        claimed_us = (called_us - plan.prime_us) / plan.calls
+        return Block([[claimed_us] * plan.samples], [[host_us] * plan.samples])
 
     return time_block
 
@@ -63,16 +64,16 @@ def clocked(time_block):
 
 ONE = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
 TIMING = Timing(candidate=ONE, reference=ONE, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
-PLATFORM = SimpleNamespace(outside=(1.25, 1000.0, 1.5), renews=False)
+PLATFORM = SimpleNamespace(outside=(1.25, 1000.0, 1.5))
 
 
-def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0, reference=None):
+def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0, reference=None, turning_us=1.0):
     ranks = SimpleNamespace(world_size=1, cpu_s=time.process_time, delayed_s=lambda: 0.0, pids=[os.getpid()])
     pair = SimpleNamespace(box=SimpleNamespace(platform=PLATFORM), candidate=ranks)
     one = ONE.model_copy(update={"host_us": host_us})
     timing = TIMING.model_copy(update={"candidate": one, "reference": one})
     sides = candidate or block(candidate_us), reference or block(reference_us)
-    return outside.look(pair, *map(clocked, sides), timing, beside)
+    return outside.look(pair, *map(clocked, sides), timing, turning_us, beside)
 
 
 def test_honest_claims_are_confirmed():
@@ -94,14 +95,13 @@ def test_a_machine_on_which_the_reference_fares_the_same_tells_nothing(unclaimed
 
 
 def test_whether_the_reference_passes_by_itself():
-    assert outside.calm(clocked(block(0)), TIMING, PLATFORM)
-    assert not outside.calm(clocked(slower_block(2 * CLAIMED_US)), TIMING, PLATFORM)
-    assert not outside.calm(clocked(block(100)), TIMING, PLATFORM)
+    assert outside.calm(clocked(block(0)), TIMING, 1.0, PLATFORM)
+    assert not outside.calm(clocked(slower_block(2 * CLAIMED_US)), TIMING, 1.0, PLATFORM)
+    assert not outside.calm(clocked(block(100)), TIMING, 1.0, PLATFORM)
 
 
-def test_where_inputs_change_between_calls_both_kinds_of_blocks_have_as_many_changes(monkeypatch):
+def test_both_kinds_of_blocks_have_as_many_changes():
     """A change takes a millisecond here, and nobody's claim has it."""
-    monkeypatch.setattr(PLATFORM, "renews", True)
     asked = set()
 
     def changing_block(plan, least_s):
@@ -144,22 +144,24 @@ def test_a_machine_that_is_busy_only_beside_the_candidate_tells_something_the_se
         assert failed.value.verdict is Verdict.integrity and "beside this candidate" in failed.value.summary
 
 
-@pytest.mark.parametrize("host_us", [30, 250])
+@pytest.mark.parametrize("host_us", [30, 350])
 def test_a_host_that_is_slower_than_when_it_was_timed_is_no_claim(host_us):
     assert look(0, 0, candidate=late_block(host_us), host_us=30.0) == pytest.approx(CLAIMED_US, rel=0.25)
 
 
-def test_room_is_the_same_with_repeats_and_does_not_grow():
-    rooms = []
+@pytest.mark.parametrize(("turning_us", "fewest", "most"), [(0.0, 41, 41), (400.0, 40, 41), (4000.0, 6, 8)])
+def test_room_is_the_same_with_repeats_and_does_not_grow(turning_us, fewest, most):
+    plans = []
 
     def time_block(plan, least_s):
-        rooms.append((plan.prime_us, plan.prime_limit_us))
+        plans.append(plan)
         return block(0)(plan, least_s)
 
-    look(0, 0, candidate=time_block)
-    assert len(rooms) > 3
-    assert len(set(rooms)) == 1
-    assert rooms[0][0] == rooms[0][1]
+    look(0, 0, candidate=time_block, turning_us=turning_us)
+    assert len(plans) > 3
+    assert len({plan.prime_us for plan in plans}) == 1
+    assert all(plan.prime_limit_us == plan.prime_us > 2 * (turning_us + 5.0) for plan in plans)
+    assert all(fewest <= plan.turns <= most for plan in plans)  # where a turn takes the host long they are fewer
 
 
 def test_a_machine_that_has_become_slower_lets_calls_take_longer_as_the_references_do():
