@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from harness.errors import BusyError
 from harness.measure import Block, median
 from harness.pair import FailedError, Pair
-from harness.platforms import Plan, Platform
+from harness.platforms import Outside, Plan, Platform
 from harness.ranks import RankSet
 from harness.types import Timing, Verdict
 
@@ -154,7 +154,7 @@ class _Blocks:
         self._extra = once.samples * once.calls * (repeats - 1)
         """Calls that a block with repeats has more than one without."""
 
-    def more(self, claimed: float, bounds: tuple[float, float, float]) -> _Found:
+    def more(self, claimed: float, bounds: Outside) -> _Found:
         """Two more of each. The least of all blocks so far counts, as what disturbs a block only makes it longer."""
         for repeats in list(self._rest_us) * 2:
             plan = replace(self._once, repeats=repeats, seed=secrets.randbits(60))
@@ -162,10 +162,10 @@ class _Blocks:
             self._rest_us[repeats].append(block.wall_us - plan.calls * repeats * sum(block.slowest_us))
             self._claims += [median(block.slowest_us)] if repeats > 1 else []
         without, with_repeats = (min(rest) for rest in self._rest_us.values())
-        claims, (relative, absolute_us, consistent) = min(self._claims), bounds
+        claims = min(self._claims)
         seen = claims + max(0.0, (with_repeats - without) / self._extra)
-        allowed = relative * claims + absolute_us / self._extra
-        return _Found(seen, claims, seen <= allowed and claims <= consistent * claimed, seen > _GROSS * allowed)
+        allowed = bounds.factor * claims + bounds.turn_us / self._once.calls + bounds.block_us / self._extra
+        return _Found(seen, claims, seen <= allowed and claims <= bounds.consistent * claimed, seen > _GROSS * allowed)
 
 
 def _load(ranks: RankSet) -> tuple[float, float, float]:

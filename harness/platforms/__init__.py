@@ -122,6 +122,20 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class Outside:
+    """What calls may take by the supervisor's clock. The parts are added."""
+
+    factor: float
+    """Times what is claimed for them."""
+    block_us: float
+    """Of a block: waking up processes, and what else the machine does."""
+    turn_us: float
+    """Of each turn with calls: what lies between these and the events around them."""
+    consistent: float
+    """How many times what was claimed in the blocks that count may be claimed in those that are looked at."""
+
+
+@dataclass(frozen=True)
 class Unclocked:
     """What a candidate may take where no clock counts it, on top of what the reference takes there. Three places: the
     copy of an output, what lies between two timed samples, and the lead, from the change of a sample's inputs to the
@@ -235,10 +249,7 @@ class Platform(Protocol):
 
     noise: Noise
 
-    outside: tuple[float, float, float]
-    """What a call may take by the supervisor's clock: this many times the claimed time, and so many microseconds more
-    for the whole block: waking up processes, and what else the machine does. And how many times what was claimed in the
-    blocks that count may be claimed in those."""
+    outside: Outside
 
     unclocked: Unclocked
 

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.errors import HarnessError, UsageError
-from harness.platforms import DIRTY, Hooks, Lottery, Noise, NotCapturableError, Plan, SymmetricMemory, Times, Unclocked
+from harness.platforms import (
+    DIRTY,
+    Hooks,
+    Lottery,
+    Noise,
+    NotCapturableError,
+    Outside,
+    Plan,
+    SymmetricMemory,
+    Times,
+    Unclocked,
+)
 from harness.types import PlatformName, Topology
 
 if TYPE_CHECKING:
@@ -141,7 +152,7 @@ class Cpu:
 
     # Pages, caches and the scheduler of a shared virtual machine: most A/A ratios are within this.
     noise = Noise(relative=0.1, absolute_us=0.0, only_longer=True)
-    outside = (1.6, 5000.0, 5.0)
+    outside = Outside(factor=1.6, block_us=5000.0, turn_us=0.0, consistent=5.0)
     # Beside other work at least 6 ms pass between samples where the reference needs as much; a copy of 4 MiB takes
     # 0.8 ms at least, and from the change of inputs to the clock it is 14 us.
     unclocked = Unclocked(

@@ -22,6 +22,7 @@ from harness.platforms import (
     Lottery,
     Noise,
     NotCapturableError,
+    Outside,
     Plan,
     SymmetricMemory,
     Times,
@@ -184,7 +185,7 @@ class Cuda:
     # more where a call is many launches. Of 201 eager and 126 device figures of a reference against itself 96% and 95%
     # have 1 in their intervals so; with 0.2% and 0.5 us alone it was 80% and 91%.
     noise = Noise(relative=0.005, absolute_us=0.5, of_host=0.005)
-    outside = (1.25, 1000.0, 1.5)
+    outside = Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5)
     # Room for a host that falls behind grows by up to `MAX_PRIME_US` from sample to sample.
     unclocked = Unclocked(
         copying_share=0.3, copying_us=200.0, copying_us_per_mib=10.0,

@@ -11,6 +11,7 @@ from harness import outside
 from harness.errors import BusyError
 from harness.measure import Block
 from harness.pair import FailedError
+from harness.platforms import Outside
 from harness.platforms.cpu import Cpu
 from harness.stages import Run
 from harness.types import Latency, Ratio, Timing, Verdict
@@ -64,7 +65,7 @@ def clocked(time_block):
 
 ONE = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
 TIMING = Timing(candidate=ONE, reference=ONE, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
-PLATFORM = SimpleNamespace(outside=(1.25, 1000.0, 1.5))
+PLATFORM = SimpleNamespace(outside=Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5))
 
 
 def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0, reference=None, turning_us=1.0):
