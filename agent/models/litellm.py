@@ -138,7 +138,8 @@ class LiteLLM:
         message = choice["message"]
         calls = message.get("tool_calls") or []
         usage = _usage(raw.get("usage") or {})
-        refusal = (message.get("provider_specific_fields") or {}).get("refusal")
+        # A field of its own from 1.110 on.
+        refusal = message.get("refusal") or (message.get("provider_specific_fields") or {}).get("refusal")
         return Turn(
             text=message.get("content") or refusal or "",
             tool_calls=tuple(
@@ -184,7 +185,8 @@ def _import_litellm() -> Any:
     (litellm,) = sdks("litellm")
     litellm.suppress_debug_info = True  # otherwise it prints advice to stdout at every error
     # About LiteLLM's own types, at the first response; nothing that a user could act on.
-    warnings.filterwarnings("ignore", message="Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+    readonly = "Items? .* on TypedDict class '.*' (is|are) using the `ReadOnly` qualifier"
+    warnings.filterwarnings("ignore", message=readonly)
     return litellm
 
 

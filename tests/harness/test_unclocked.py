@@ -111,5 +111,5 @@ def test_a_machine_that_is_busy_now_and_then_accuses_nobody():
 
 
 def test_blocks_without_copies_or_with_repeats_say_nothing():
-    for plan in (Plan(samples=32, calls=4), Plan(samples=32, calls=4, repeats=8, audit_chance=0.1)):
+    for plan in (Plan(samples=32, calls=4), Plan(samples=32, calls=4, turns=8, repeats=8, audit_chance=0.1)):
         seen("candidate", copy_us=6000.0, between_us=9000.0, plan=plan, into=seen("reference", plan=plan)).judge()
