@@ -67,6 +67,15 @@ def name(pid: int) -> str:
         return ""
 
 
+def runs(pid: int) -> bool:
+    """Whether it has neither been stopped nor ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "TtZX"
+
+
 def namespace(pid: int) -> str:
     """Which pid namespace it is in."""
     try:

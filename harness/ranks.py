@@ -23,6 +23,8 @@ _STACK_BYTES = 2 << 20
 """So much is read of what a silent rank's threads were doing: a hundred frames of a thread are 10 kB."""
 _COMPILER_S = 2.0
 """After so long without progress, and as often, it is looked whether a rank has started a compiler: progress too."""
+_STOPS_S = 0.1
+"""For how long a process may go on after SIGSTOP: one inside a driver stops when it comes back."""
 _GRACE_S = 1.0
 """After one rank has failed, the others get this long to report their own error before they count as waiting."""
 
@@ -254,12 +256,16 @@ class RankSet:
         """Neither the ranks nor what they have started runs meanwhile, whatever it would do."""
         held: set[int] = set()
         try:
-            # Again until nothing is new: a process that was not yet stopped may have started another.
+            # Again until nothing is new: a process that was not yet stopped may have started another. One that is
+            # just doing so stops when it has.
             while new := {*self.pids, *self._started()} - held:
                 held |= new
                 for pid in new:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGSTOP)
+                until = time.monotonic() + _STOPS_S
+                while any(map(proc.runs, new)) and time.monotonic() < until:
+                    time.sleep(0.0002)
             yield
         finally:
             for pid in held:
