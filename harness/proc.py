@@ -35,9 +35,7 @@ def parents() -> dict[int, int]:
     found = {}
     for pid in all_pids():
         with contextlib.suppress(OSError):
-            # The name in parentheses may hold anything; the parent is the second field after the last one.
-            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-            found[pid] = int(fields[1])
+            found[pid] = int(_status(pid)[1])
     return found
 
 
@@ -70,10 +68,14 @@ def name(pid: int) -> str:
 def runs(pid: int) -> bool:
     """Whether it has neither been stopped nor ended."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
+        return _status(pid)[0] not in "TtZX"
+    except OSError:
         return False
-    return state not in "TtZX"
+
+
+def _status(pid: int) -> list[str]:
+    """What `/proc/PID/stat` says after the name, which is in parentheses and may hold anything: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def namespace(pid: int) -> str:

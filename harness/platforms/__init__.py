@@ -55,6 +55,10 @@ class Plan:
     """The chance of each sample that its first output is kept, where a call that has not waited for its inputs goes
     wrong; its time does not count."""
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.repeats <= self.turns:
+            raise ValueError(f"{self.repeats} repeats of {self.turns} turns")
+
 
 class Lottery:
     """Which outputs of one rank's block are kept. Drawn by each rank for itself when a call has been made: what is not

@@ -66,6 +66,12 @@ def made(plan, call=lambda i: i):
     return seen, kept, times
 
 
+def test_calls_cannot_be_made_after_more_changes_than_there_are():
+    for repeats in (0, 3):
+        with pytest.raises(ValueError, match=f"{repeats} repeats of 2 turns"):
+            Plan(1, turns=2, repeats=repeats)
+
+
 def test_repeated_calls_have_new_inputs_and_those_without_repeats_as_many_changes():
     often, _, _ = made(Plan(2, 2, repeats=2, turns=2))
     assert often == [
