@@ -42,7 +42,7 @@ _MODULES = (
 _OPERATORS = (
     "aten::copy_", "aten::clone", "aten::_foreach_copy_", "aten::equal", "aten::detach", "aten::view",
     "aten::as_strided", "aten::slice.Tensor", "aten::empty.memory_format", "aten::empty_strided", "aten::empty_like",
-    "aten::contiguous",
+    "aten::contiguous", "aten::split_with_sizes", "aten::narrow",
 )  # fmt: skip
 """What writing inputs, and copying and comparing outputs, call."""
 _REAL = re.compile(r"(?:CPU|CUDA|Autograd\w*|Autocast\w*|ADInplaceOrView|BackendSelect|Composite\w*|Tracer)\b").match

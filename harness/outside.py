@@ -66,7 +66,7 @@ def look(
     before, began = _load(ranks), time.monotonic()
     once_us = time_block(sizes.plan(_MARGINS[0]), 0.0).wall_us
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
-    few = 1 + math.ceil(_ENOUGH_US / once_us)
+    few = 1 + math.ceil(_ENOUGH_US / max(1.0, once_us - sizes.around_us))
     looks = [(sizes.repeats, margin, _ROUNDS // 2) for margin in _MARGINS]
     calm, pace = list[bool](), 1.0
     for times, margin, rounds in [(few, _MARGINS[0], _FEW_ROUNDS), *looks] if few < sizes.repeats else looks:
@@ -122,6 +122,11 @@ class _Sizes:
 
     def _ahead_us(self, margin: float, host_us: float) -> float:
         return min(_MAX_ROOM_US, 100.0 + margin * (self._calls * host_us + self._turning))
+
+    @property
+    def around_us(self) -> float:
+        """What a whole block takes besides its calls."""
+        return self.samples * self.repeats * (self._ahead_us(_MARGINS[0], self._host) + self._turning)
 
     def plan(self, margin: float, *, reference: bool = False) -> Plan:
         """Without repeats. The host stays ahead of the device, as in the blocks that count, but its room is the same in

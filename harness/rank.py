@@ -137,14 +137,20 @@ class Rank:
         if message["mode"] == "steady":  # PKB's method, as it is
             return asdict(Times(self.platform.time_steady(call, plan.samples, self.progress.touch), []))
 
-        def before(turn: int) -> None:
-            self.progress.touch()
+        def entries(turn: int) -> range:
             # A graph makes the same calls in every sample.
             first = 0 if message["mode"] == "device" else turn * plan.calls
-            self.ring.change(turn, range(first, first + plan.calls))
+            return range(first, first + plan.calls)
+
+        def prepare(turn: int) -> None:
+            self.ring.prepare(turn, entries(turn))
+
+        def before(turn: int) -> None:
+            self.progress.touch()
+            self.ring.change(turn, entries(turn))
 
         self.ring.draw(plan.seed, captured=message["mode"] == "device")
-        hooks = Hooks(self.align, before, take)
+        hooks = Hooks(self.align, before, prepare, take)
         allowed, core = os.sched_getaffinity(0), self.platform.core(self.rank, self.world_size)
         if core is not None:
             os.sched_setaffinity(0, {core})

@@ -10,6 +10,7 @@ memory, each comes in the place of any other.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ _RUN = 8
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Bound before any candidate can replace them.
 _equal, _index_copy, _clone, _copy_all = torch.equal, torch.Tensor.index_copy_, torch.Tensor.clone, torch._foreach_copy_
+_split, _narrow = torch.split_with_sizes, torch.narrow
 _Linear, _Tensor = torch.nn.Linear, torch.Tensor
 
 
@@ -102,6 +104,7 @@ class Ring:
         self._exchange: Exchanging = exchange if self._slots > 1 else "never"
         self._given = list(slots)
         self._seed, self._few, self._exchanging = 0, False, False
+        self._next: _Change | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -118,14 +121,18 @@ class Ring:
         self._seed, self._few = seed, few or self._use.few
         self._exchanging = not few and (self._exchange == "always" or (self._exchange == "eager" and not captured))
 
+    def prepare(self, sample: int, entries: Iterable[int]) -> None:
+        """Work out what `change` of the same is to write, if that comes next: most of what it takes the host."""
+        self._next = self._change(sample, self._of(entries))
+
     def change(self, sample: int, entries: Iterable[int] | None = None) -> None:
         """Make the contents of these entries, or of all, those of a sample; -1 for what was given."""
-        these = range(len(self)) if entries is None else sorted({i % len(self) for i in entries})
-        self._hold([i for i in these if self._held[i] != sample or self._use.written], sample)
+        these, ready = self._of(range(len(self)) if entries is None else entries), self._next
+        self._make(ready if ready and (ready.sample, ready.entries) == (sample, these) else self._change(sample, these))
 
     def restore(self) -> None:
         """Undo the changes, and what calls were allowed to write; what else has been written stays."""
-        self._hold([i for i, held in enumerate(self._held) if held >= 0 or self._use.written], -1)
+        self._make(self._change(-1, tuple(range(len(self)))))
 
     def intact(self) -> bool:
         """Whether nothing but `change`, and calls where they may, has written into any input. Restores."""
@@ -133,21 +140,32 @@ class Ring:
         self.restore()
         return found
 
-    def _hold(self, entries: Sequence[int], sample: int) -> None:
-        """Write what these entries have in a sample."""
-        writes = _Writes()
+    def _of(self, entries: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted({i % len(self) for i in entries}))
+
+    def _change(self, sample: int, entries: tuple[int, ...]) -> _Change:
+        """What is to be written so that these entries, as they are now, have their contents in a sample."""
+        writes, slots = _Writes(), dict[int, int]()
         for i in entries:
-            slot = self._slot(i, sample)
+            if self._held[i] == sample and not self._use.written:
+                continue
+            slots[i] = slot = self._slot(i, sample)
             others = slot != self._made_of[i]
             for k, (flat, written) in enumerate(zip(self._flat[i], self._written[slot], strict=True)):
                 if self._changing[slot][k]:
-                    self._fill(writes, flat, i, k, sample)
+                    self._fill(writes, flat, i, k, sample, slot)
                 elif written or others:
                     writes.add(flat, self._kept[slot][k])
-            if others:
+        return _Change(sample, entries, writes, slots)
+
+    def _make(self, change: _Change) -> None:
+        """Write it."""
+        self._next = None
+        for i, slot in change.slots.items():
+            if slot != self._made_of[i]:
                 self._entries[i] = _with_values(self._entries[i], self._given[slot])
-            self._held[i], self._made_of[i] = sample, slot
-        writes.make()
+            self._held[i], self._made_of[i] = change.sample, slot
+        change.writes.make()
 
     def _slot(self, i: int, sample: int) -> int:
         """Of which slot an entry's contents are made in a sample. What a problem does not let us change within a tensor
@@ -162,18 +180,18 @@ class Ring:
             right = self._kept[slot][k]
             if not written and self._changing[slot][k] and held >= 0:
                 right, writes = torch.empty_like(right), _Writes()
-                self._fill(writes, right, i, k, held)
+                self._fill(writes, right, i, k, held, slot)
                 writes.make()
             if not written and not _equal(flat, right):
                 return False
         return True
 
-    def _fill(self, writes: _Writes, target: torch.Tensor, i: int, k: int, sample: int) -> None:
-        """Into `target`, what tensor `k` of entry `i` has in a sample: the elements that were given, turned round by
-        some places, with one run of them replaced by another, or few of them replaced by others. How far they are
-        turned depends on what they are: ranks with equal ones turn them alike, others differ, or the sum of theirs
-        would be the former one, turned round. And turned alone, they would have the same order as ever when sorted."""
-        slot = self._slot(i, sample)
+    def _fill(self, writes: _Writes, target: torch.Tensor, i: int, k: int, sample: int, slot: int) -> None:
+        """Into `target`, what tensor `k` of entry `i`, made of `slot`, has in a sample: the elements that were given,
+        turned round by some places, with one run of them replaced by another, or few of them replaced by others. How
+        far they are turned depends on what they are: ranks with equal ones turn them alike, others differ, or the sum
+        of theirs would be the former one, turned round. And turned alone, they would have the same order as ever when
+        sorted."""
         kept = self._kept[slot][k]
         drawn = f"{self._seed} {sample} {i // self._slots} {k}"
         if sample < 0:
@@ -192,6 +210,17 @@ class Ring:
         else:
             for part, source in _turned(target, kept, f"{drawn} {self._marks[slot][k]}"):
                 writes.add(part, source)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Of some entries to their contents in a sample."""
+
+    sample: int
+    entries: tuple[int, ...]
+    writes: _Writes
+    slots: dict[int, int]
+    """Of which slot each entry that is written is made then."""
 
 
 class _Writes:
@@ -336,20 +365,24 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def _turned(target: torch.Tensor, kept: torch.Tensor, drawn: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Parts of `target` and what each is to be: `kept`, turned round, with one run of it replaced by another."""
-    count, run = len(kept), len(kept) // _RUN
+    count, (places, at, first) = kept.numel(), _hashes(drawn, 3)
+    run = count // _RUN
     # Odd, so that no matrix of an even number of columns has its rows again.
-    places = _hashed(drawn) % (count // 2) * 2 + 1
-    larger, smaller = (target[: count - places], kept[places:]), (target[count - places :], kept[:places])
-    if len(smaller[0]) > len(larger[0]):
-        larger, smaller = smaller, larger
+    places = places % (count // 2) * 2 + 1
+    rest = count - places
     if not run:
-        return [larger, smaller]
-    into, source = larger
-    at = _hashed(f"{drawn} at") % (len(into) - run + 1)
-    first = _hashed(f"{drawn} from") % (count - run + 1)
-    cuts = (at, run, len(into) - run - at)
-    before, _, after = source.split(cuts)
-    return [smaller, *zip(into.split(cuts), (before, kept[first : first + run], after), strict=True)]
+        return list(zip(_split(target, (rest, places)), reversed(_split(kept, (places, rest))), strict=True))
+    # Split at once: a view for each costs the host as much as all of them.
+    at %= max(rest, places) - run + 1
+    after = max(rest, places) - run - at
+    if rest >= places:
+        begin, middle, end, last = _split(target, (at, run, after, places))
+        of_last, of_begin, _, of_end = _split(kept, (places, at, run, after))
+    else:
+        last, begin, middle, end = _split(target, (rest, at, run, after))
+        of_begin, _, of_end, of_last = _split(kept, (at, run, after, rest))
+    other = _narrow(kept, 0, first % (count - run + 1), run)
+    return [(last, of_last), (begin, of_begin), (middle, other), (end, of_end)]
 
 
 def _real(tensor: torch.Tensor) -> bool:
@@ -357,7 +390,13 @@ def _real(tensor: torch.Tensor) -> bool:
 
 
 def _hashed(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
+    return _hashes(text, 1)[0]
+
+
+def _hashes(text: str, count: int) -> tuple[int, ...]:
+    """So many numbers below 2^63."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8 * count).digest()
+    return tuple(number >> 1 for number in struct.unpack(f"<{count}Q", digest))
 
 
 def _mark(kept: torch.Tensor) -> int:

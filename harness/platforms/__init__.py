@@ -169,6 +169,8 @@ class Hooks:
     """All ranks meet; device-side on cuda."""
     before: Callable[[int], None] = lambda turn: None
     """Before each turn of each sample, outside the measured interval; all are numbered through."""
+    prepare: Callable[[int], None] = lambda turn: None
+    """What `before` of a turn can do sooner: asked for while the device is at the calls of the turn before."""
     take: Callable[[int, Any], None] = lambda call, output: None
     """Copies the output of an audited call, on the caller's stream."""
 

@@ -199,20 +199,20 @@ class Cuda:
         cores = sorted(os.sched_getaffinity(0))
         return cores[(2 * rank + 1) * len(cores) // (2 * world_size)] if len(cores) >= 2 * world_size else None
 
-    def _settle(self, prime_us: float, before: Callable[[], None], changed: Any) -> int:
+    def _settle(self, prime_us: float, before: Callable[[], None], changed: Any) -> tuple[int, Any]:
         """Nothing in flight, then the device busy for `prime_us`, then `before`, the event `changed`, and L2 filled
         with other data. By reading: dirty lines left by a write would be evicted at the expense of the calls that are
         timed. What `before` changes, it changes when the host is ahead, so that nobody can work on it before the clock
-        starts. Returns when the host began to use `prime_us`."""
+        starts. Returns when the host began to use `prime_us`, and the current stream."""
         import torch
 
         self._synchronize()
         self._busy(int((_LATE_US + prime_us) * _CYCLES_PER_US))
-        began = _now_ns()
+        began, stream = _now_ns(), self._current_stream()
         before()
-        changed.record(self._current_stream())
+        changed.record(stream)
         torch.sum(self._filler, 0, out=self._sink)
-        return began
+        return began, stream
 
     @contextlib.contextmanager
     def dirty_memory(self, size_bytes: int) -> Iterator[None]:
@@ -269,20 +269,22 @@ class Cuda:
         microseconds of the host's, for reading the clocks, were half of a short call."""
         changed, start, end = (self._event(enable_timing=True) for _ in range(3))
         found, prime_us, count = Times([], []), plan.prime_us, plan.calls * plan.repeats
+        hooks.prepare(0)
         for sample in range(plan.samples):
             lottery.begins(sample)
             ran_us, calls_ns, all_ns = 0.0, 0, 0
             for turn in range(sample * plan.turns, (sample + 1) * plan.turns):
-                began = self._settle(prime_us, partial(hooks.before, turn), changed)
+                began, stream = self._settle(prime_us, partial(hooks.before, turn), changed)
                 hooks.align()
                 called = turn % plan.turns >= plan.turns - plan.repeats
-                stream = self._current_stream()
                 start.record(stream)
                 before = _now_ns()
                 if called:
                     issue(turn)
                 issued = _now_ns()
                 end.record(stream)
+                if turn + 1 < plan.samples * plan.turns:
+                    hooks.prepare(turn + 1)
                 end.synchronize()
                 ran_us += start.elapsed_time(end) * 1e3 * called
                 calls_ns += (issued - before) * called

@@ -60,7 +60,9 @@ def made(plan, call=lambda i: i):
         seen.append(i)
         return call(i)
 
-    hooks = Hooks(lambda: seen.append("align"), lambda turn: seen.append(f"turn {turn}"), lambda i, out: kept.append(i))
+    hooks = Hooks(
+        lambda: seen.append("align"), lambda turn: seen.append(f"turn {turn}"), take=lambda i, out: kept.append(i)
+    )
     times = Cpu().time_eager(one, plan, hooks)
     assert len(times.times_us) == len(times.lead_us) == plan.samples
     return seen, kept, times

@@ -44,13 +44,15 @@ def recorded(mode, plan):
     hooks = Hooks(
         align=lambda: log.append("align"),
         before=lambda turn: log.append(f"change-{turn}"),
+        prepare=lambda turn: log.append(f"prepare-{turn}"),
         take=lambda number, output: taken.append((number, output)),
     )
     times = (platform.time_eager if mode == "eager" else platform.time_device)(call, plan, hooks)
     assert times.times_us == [500 / plan.calls] * plan.samples
     assert times.lead_us == [500] * plan.samples
     assert len(times.turning_us) == plan.samples
-    turns = " ".join(log).split("drain ")[1:]
+    first, *turns = " ".join(log).split("drain ")
+    assert first == "prepare-0 "
     assert len(turns) == plan.samples * plan.turns
     return [turn.split() for turn in turns], taken, times.audited
 
@@ -62,7 +64,10 @@ def test_inputs_change_when_the_device_has_been_busy(mode, turns, repeats):
     calls = ["call"] * (2 if mode == "eager" else 1)
     for number, turn in enumerate(made):
         called = number % turns >= turns - repeats
-        assert turn == ["busy", f"change-{number}", "event", "align", "event", *(calls if called else []), "event"]
+        # The next one's inputs are got ready while the device is at these calls, or busy before them.
+        ready = [f"prepare-{number + 1}"] if number + 1 < len(made) else []
+        before = ["busy", f"change-{number}", "event", "align", "event"]
+        assert turn == [*before, *(calls if called else []), "event", *ready]
     assert taken == [] and audited == []
 
 
