@@ -214,10 +214,10 @@ class CandidateRank:
 
     def _time(self, message: dict[str, Any]) -> dict[str, Any]:
         progress = self._state.progress
-        block = message["block"]
+        block, every = message["block"], message["plan"]["audit_chance"] == 1
 
         def take(call: int, output: Any) -> None:
-            self._tripwire.look()
+            self._tripwire.look(briefly=every)
             self._shelf.offer((block, call), output)
 
         kit._bound().tracing = False

@@ -126,11 +126,12 @@ class Tripwire:
         self._tensors, self._operators = _of_tensors(), _kernels()
         self._noted: list[str] = []
 
-    def look(self) -> None:
+    def look(self, *, briefly: bool = False) -> None:
         """When an output is about to be copied: notes for `tripped` what may be put right again before that is asked.
-        Modes always; the rest, which takes half a millisecond, by chance."""
+        Modes always; the rest, which takes half a millisecond, by chance, and not `briefly`."""
         if not self._noted:
-            self._noted = self._changed() if _random_bytes(1) < _ONE_IN_EIGHT else _sorted(_modes())
+            whole = not briefly and _random_bytes(1) < _ONE_IN_EIGHT
+            self._noted = self._changed() if whole else _sorted(_modes())
 
     def tripped(self) -> list[str]:
         """Names of what has changed: what `look` has noted, else what is different now; five at most."""

@@ -2,7 +2,8 @@
 
 A block whose samples make their calls several times is longer than one without repeats by those calls and by nothing
 else: no start, no drain, no barrier, no message. Inputs change before each repeat, and as often in a sample without
-repeats: who answers repeats from what is there is wrong, and the changes are in both.
+repeats: who answers repeats from what is there is wrong, and the changes are in both. Every call's output is copied:
+who works only when that is done works in all of these calls, by the ranks' clocks or by ours.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from harness.pair import FailedError, Pair
 from harness.platforms import Outside, Plan, Platform
 from harness.ranks import RankSet
 from harness.types import Timing, Verdict
+from harness.unclocked import Copying
 
 TimeBlock = Callable[[Plan, float], Block]
 """Times one of the candidate's blocks, which may take so many seconds at least before it counts as hanging."""
@@ -52,6 +54,7 @@ def look(
     time_reference: TimeBlock,
     timing: Timing,
     turning_us: float,
+    copying: Copying,
     work_beside: Callable[[], None],
 ) -> float:
     """Microseconds of a call. `turning_us`: what the host needs for a turn besides its calls. Raises FailedError if a
@@ -62,7 +65,7 @@ def look(
     sixteen processes beside it began to use GPUs of the same host. So where a candidate does not pass, the reference is
     looked at in the same way, round for round; nobody doubts what that claims."""
     claimed, ranks, bounds = timing.candidate.median_us, pair.candidate, pair.box.platform.outside
-    sizes = _Sizes(timing, turning_us)
+    sizes = _Sizes(timing, turning_us, copying)
     before, began = _load(ranks), time.monotonic()
     once_us = time_block(sizes.plan(_MARGINS[0]), 0.0).wall_us
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
@@ -70,17 +73,17 @@ def look(
     looks = [(sizes.repeats, margin, _ROUNDS // 2) for margin in _MARGINS]
     calm, pace = list[bool](), 1.0
     for times, margin, rounds in [(few, _MARGINS[0], _FEW_ROUNDS), *looks] if few < sizes.repeats else looks:
-        blocks = _Blocks(time_block, sizes.plan(margin), times, once_us)
+        blocks = _Blocks(time_block, sizes.plan(margin), times, once_us, copying)
         for _ in range(rounds):
             found = blocks.more(claimed * pace, bounds)
             if found.fits and times == sizes.repeats:
-                return found.us
+                return claimed + found.us - found.claims_us
             if times < sizes.repeats and not found.gross:
                 break
-            beside = _Blocks(time_reference, sizes.plan(margin, reference=True), times, once_us)
+            beside = _Blocks(time_reference, sizes.plan(margin, reference=True), times, once_us, copying)
             known = beside.more(timing.reference.median_us, bounds)
             calm.append(known.fits)
-            pace = min(_PACE, max(pace, known.claims_us / timing.reference.median_us))
+            pace = min(_PACE, max(pace, (known.claims_us - copying.us) / timing.reference.median_us))
             if time.monotonic() > began + _ROUNDS_S:
                 break
         if (times < sizes.repeats and found.gross) or time.monotonic() > began + _ROUNDS_S:
@@ -90,19 +93,20 @@ def look(
     if (waited and not found.gross) or sum(calm) < _CALM * len(calm):
         work_beside()
         raise BusyError
-    claims = "" if found.claims_us < 2 * claimed else f", and the ranks themselves claim {found.claims_us:.1f} there"
+    claims = f"; the ranks themselves claim {found.claims_us:.1f} there" if found.claims_us > 1.5 * claimed else ""
     raise FailedError(
         Verdict.integrity,
-        f"the ranks claim {claimed:.1f} us a call; seen from outside a call takes {found.us:.1f} us{claims}",
+        f"the ranks claim {claimed:.1f} us a call; seen from outside, with every output copied (up to {copying.us:.1f} "
+        f"us), a call takes {found.us:.1f} us{claims}",
     )
 
 
-def calm(time_reference: TimeBlock, timing: Timing, turning_us: float, platform: Platform) -> bool:
+def calm(time_reference: TimeBlock, timing: Timing, turning_us: float, copying: Copying, platform: Platform) -> bool:
     """Whether the reference passes now, when nothing is beside it."""
-    sizes, bounds = _Sizes(timing, turning_us), platform.outside
+    sizes, bounds = _Sizes(timing, turning_us, copying), platform.outside
     plan = sizes.plan(_MARGINS[0], reference=True)
     once_us = time_reference(plan, 0.0).wall_us
-    rounds = [_Blocks(time_reference, plan, sizes.repeats, once_us) for _ in range(_CALM_LOOKS)]
+    rounds = [_Blocks(time_reference, plan, sizes.repeats, once_us, copying) for _ in range(_CALM_LOOKS)]
     fits = [blocks.more(timing.reference.median_us, bounds).fits for blocks in rounds]
     return sum(fits) >= _CALM_LOOKS - 1
 
@@ -110,9 +114,9 @@ def calm(time_reference: TimeBlock, timing: Timing, turning_us: float, platform:
 class _Sizes:
     """Of the blocks that are looked at: how many `samples`, and `repeats` in those that are to be longer."""
 
-    def __init__(self, timing: Timing, turning_us: float) -> None:
+    def __init__(self, timing: Timing, turning_us: float, copying: Copying) -> None:
         self._turning, self._calls, self._claimed = turning_us, timing.calls, timing.candidate.median_us
-        host, reference = (side.host_us or 0.0 for side in (timing.candidate, timing.reference))
+        host, reference = ((s.host_us or 0.0) + copying.host_us for s in (timing.candidate, timing.reference))
         self._host, self._reference_host = host, max(host, reference)
         called_us = timing.calls * self._claimed
         turns = _BLOCK_US / (called_us + self._ahead_us(_MARGINS[0], host))
@@ -138,9 +142,9 @@ class _Sizes:
 @dataclass(frozen=True)
 class _Found:
     us: float
-    """Of a call, by our clock."""
+    """Of a call and the copy of its output, by our clock."""
     claims_us: float
-    """Of a call, by the ranks' in the same blocks."""
+    """Of both, by the ranks' in the same blocks."""
     fits: bool
     """Whether that is what the ranks claimed."""
     gross: bool
@@ -150,8 +154,9 @@ class _Found:
 class _Blocks:
     """Blocks of `once`'s samples, without and with repeats in turn."""
 
-    def __init__(self, time_block: TimeBlock, once: Plan, repeats: int, once_us: float) -> None:
+    def __init__(self, time_block: TimeBlock, once: Plan, repeats: int, once_us: float, copying: Copying) -> None:
         once = replace(once, turns=repeats)
+        self._copying_us = copying.us
         self._time_block, self._once, self._once_us = time_block, once, once_us
         self._rest_us: dict[int, list[float]] = {1: [], repeats: []}
         """By repeats: the time of a block besides what the ranks claim for its calls."""
@@ -170,7 +175,8 @@ class _Blocks:
         claims = min(self._claims)
         seen = claims + max(0.0, (with_repeats - without) / self._extra)
         allowed = bounds.factor * claims + bounds.turn_us / self._once.calls + bounds.block_us / self._extra
-        return _Found(seen, claims, seen <= allowed and claims <= bounds.consistent * claimed, seen > _GROSS * allowed)
+        consistent = claims <= bounds.consistent * claimed + self._copying_us
+        return _Found(seen, claims, seen <= allowed and consistent, seen > _GROSS * allowed)
 
 
 def _load(ranks: RankSet) -> tuple[float, float, float]:

@@ -22,13 +22,16 @@ class Shelf:
 
     There is room for `LEAST_KEPT` as large as the first one. When it is used up, a copy takes the place of any of those
     that are there, with such a chance that of all that have been offered each is as likely to be there in the end: a
-    candidate that counted until the room is used up would know that nobody looks from then on."""
+    candidate that counted until the room is used up would know that nobody looks from then on. One that does not stay
+    is made all the same: it takes its time, and nobody sees from the copying what is kept."""
 
     _BYTES = 256 << 20
 
     def __init__(self) -> None:
         self.copies: dict[Any, Any] = {}
         self._room: torch.Tensor | None = None
+        self._spare = 0
+        """Bytes at the end of the room for what does not stay."""
         self._places: dict[Hashable, range] = {}
         """Bytes of the room that a copy may use; those that did not fit are elsewhere."""
         self._used = self._offered = 0
@@ -51,24 +54,31 @@ class Shelf:
         found = tensors(value)
         size = sum(map(_rounded, found))
         if self._room is None and found:
-            self._room = torch.empty(max(self._BYTES, LEAST_KEPT * size), dtype=torch.uint8, device=found[0].device)
+            self._spare = size
+            room = max(self._BYTES, LEAST_KEPT * size) + self._spare
+            self._room = torch.empty(room, dtype=torch.uint8, device=found[0].device)
+            self._room[room - self._spare :].zero_()
         place = range(self._used, self._used + size)
-        if self._room is None or place.stop <= len(self._room):
+        if self._room is None or place.stop <= len(self._room) - self._spare:
             self._used = place.stop
         elif len(self.copies) < LEAST_KEPT:
             place = range(0)
         else:
             drawn = _random.randrange(self._offered)
             if drawn >= len(self.copies):
+                self._copied(value, found, range(len(self._room) - self._spare, len(self._room)))
                 return
             former = list(self.copies)[drawn]
             del self.copies[former]
             place = self._places.pop(former)
         self._places[key] = place
-        if len(place) < size:
-            self.copies[key] = clone(value, contiguous=True)
-        else:
-            self.copies[key] = map_tensors(value, partial(self._put, iter(_slices(found, place.start))))
+        self.copies[key] = self._copied(value, found, place)
+
+    def _copied(self, value: Any, found: list[torch.Tensor], place: range) -> Any:
+        """A copy in that place, or elsewhere if it does not fit."""
+        if len(place) < sum(map(_rounded, found)):
+            return clone(value, contiguous=True)
+        return map_tensors(value, partial(self._put, iter(_slices(found, place.start))))
 
     def prepare(self) -> None:
         """Write into as much more of the room as was used between two calls of this, so that the next copies find

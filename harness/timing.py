@@ -9,7 +9,6 @@ must have been as fast beside the candidate as it is without. Imports no torch.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import random
 import time
@@ -61,11 +60,12 @@ class Timed:
         return lambda plan: self._time_reference(mode, self.audits.planned(plan, mode), alone=True)
 
     def _time_reference(
-        self, mode: str, plan: Plan, least_s: float = 0.0, *, clocks: bool = True, alone: bool = False
-    ) -> Block:
+        self, mode: str, plan: Plan, least_s: float = 0.0, *,
+        clocks: bool = True, alone: bool = False, all_count: bool = False,
+    ) -> Block:  # fmt: skip
         """`least_s` is for candidates: nobody waits for the reference in vain. `clocks`: whether to read them, which
         asks the driver and may have to wait for it. `alone`: stop the candidate meanwhile; else what it does beside is
-        held against it. Raises NotCapturableError."""
+        held against it. `all_count`: samples with audits as well. Raises NotCapturableError."""
         plan = replace(plan, communicator=next(self._next_communicator))
         ranks, idle = self._pair.reference, self._pair.candidate
         watched = idle.alive and not alone
@@ -85,6 +85,8 @@ class Timed:
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
         self._turning_us = max(measure.median(reply["turning_us"] or [0.0]) for reply in replies)
+        if all_count:
+            return Block(times, host, reading, 1e6 * took_s)
         self._elsewhere.output_bytes = max(reply["output_bytes"] for reply in replies)
         self._elsewhere.add(
             "reference", mode, plan, times, host, audited, [reply["lead_us"] for reply in replies], 1e6 * took_s
@@ -157,23 +159,30 @@ class Timed:
         well above what the ranks claim; BusyError."""
 
         def candidate(plan: Plan, least_s: float) -> Block:
-            # Audited as the blocks that count are, or a call could tell them apart.
-            plan = self.audits.planned(plan, mode)
+            plan = self.audits.planned(plan, mode, every=True)
             return self._time(mode, plan, least_s, clocks=False, all_count=True)
 
-        reference = self._reference_from_outside(mode)
-        seen = outside.look(self._pair, candidate, reference, timing, self._turning_us, self.look_for_work_beside)
+        seen = outside.look(
+            self._pair, candidate, self._reference_from_outside(mode), timing, self._turning_us,
+            self._elsewhere.copying(mode, timing.calls), self.look_for_work_beside,
+        )  # fmt: skip
         self.audits.judge()
         return seen
 
     def calm(self, mode: str, timing: Timing) -> bool:
         """Whether the reference is found from outside to take what it claims, now that the candidate is gone."""
+        copying = self._elsewhere.copying(mode, timing.calls)
         reference = self._reference_from_outside(mode)
-        return outside.calm(reference, timing, self._turning_us, self._pair.box.platform)
+        return outside.calm(reference, timing, self._turning_us, copying, self._pair.box.platform)
 
     def _reference_from_outside(self, mode: str) -> outside.TimeBlock:
-        # Our own clock runs: nothing that may have to wait for the driver.
-        return functools.partial(self._time_reference, mode, clocks=False)
+        def reference(plan: Plan, least_s: float) -> Block:
+            # Our own clock runs: nothing that may have to wait for the driver.
+            return self._time_reference(
+                mode, self.audits.planned(plan, mode, every=True), least_s, clocks=False, all_count=True
+            )
+
+        return reference
 
     def look_for_unclocked_work(self) -> None:
         """Raises FailedError if work was done where no clock counts it."""

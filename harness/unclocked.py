@@ -20,6 +20,16 @@ _COPYING_FACTOR = 3.0
 """How many times as long as the copy of the reference's output may that of a candidate's take."""
 
 
+@dataclass(frozen=True)
+class Copying:
+    """What copying each call's output may take."""
+
+    us: float
+    """By the device's clock, of each call."""
+    host_us: float
+    """What the host needs to issue it."""
+
+
 @dataclass
 class _Samples:
     """Of one side, with one number of calls in a sample; in microseconds of whole samples."""
@@ -92,6 +102,19 @@ class Elsewhere:
         plain = [us for number, us in enumerate(samples) if number not in those] or samples
         seen.blocks.append(((wall_us - sum(samples)) / plan.samples, sum(plain) / len(plain)))
         seen.lead += [min(sample) for sample in zip(*lead, strict=True)]
+
+    def copying(self, mode: str, calls: int) -> Copying:
+        """What may be added to each call whose output is copied."""
+        host_us = self._reference_copies(("eager", calls, "reference"))[1]
+        us = max(self._reference_copies((mode, calls, "reference"))[0], host_us if mode == "eager" else 0.0)
+        more_us = self._allowed.each_copy_us + self._allowed.each_copy_us_per_mib * self.output_bytes / 2**20
+        return Copying(_COPYING_FACTOR * us + more_us, host_us)
+
+    def _reference_copies(self, kind: tuple[str, int, Side]) -> tuple[float, float]:
+        """What the copy of an output takes, and its host to issue it."""
+        seen = self._seen.get(kind)
+        known = seen is not None and seen.copied and seen.others
+        return (max(0.0, seen.copying_us), max(0.0, seen.copying_host_us)) if seen and known else (0.0, 0.0)
 
     def judge(self) -> None:
         for (mode, calls, side), ours in list(self._seen.items()):

@@ -150,6 +150,9 @@ class Unclocked:
     copying_us: float
     copying_us_per_mib: float
     """Of output."""
+    each_copy_us: float
+    each_copy_us_per_mib: float
+    """Of each copy, where every call's output is copied."""
     before_factor: float
     """How many times the reference's own time may pass between samples, and in the lead."""
     between_share: float

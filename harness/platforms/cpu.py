@@ -156,7 +156,7 @@ class Cpu:
     # Beside other work at least 6 ms pass between samples where the reference needs as much; a copy of 4 MiB takes
     # 0.8 ms at least, and from the change of inputs to the clock it is 14 us.
     unclocked = Unclocked(
-        copying_share=0.3, copying_us=1000.0, copying_us_per_mib=500.0,
+        copying_share=0.3, copying_us=1000.0, copying_us_per_mib=500.0, each_copy_us=200.0, each_copy_us_per_mib=200.0,
         before_factor=2.0, between_share=0.1, between_us=5000.0, most_blocks_factor=4.0,
         lead_us=500.0,
     )  # fmt: skip

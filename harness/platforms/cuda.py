@@ -188,7 +188,7 @@ class Cuda:
     outside = Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5)
     # Room for a host that falls behind grows by up to `MAX_PRIME_US` from sample to sample.
     unclocked = Unclocked(
-        copying_share=0.3, copying_us=200.0, copying_us_per_mib=10.0,
+        copying_share=0.3, copying_us=200.0, copying_us_per_mib=10.0, each_copy_us=5.0, each_copy_us_per_mib=1.0,
         before_factor=2.0, between_share=0.25, between_us=1000.0 + MAX_PRIME_US, most_blocks_factor=1.0,
         lead_us=200.0,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from harness.platforms import Outside
 from harness.platforms.cpu import Cpu
 from harness.stages import Run
 from harness.types import Latency, Ratio, Timing, Verdict
+from harness.unclocked import Copying
 
 CLAIMED_US = 50.0
 
@@ -65,6 +66,7 @@ def clocked(time_block):
 
 ONE = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
 TIMING = Timing(candidate=ONE, reference=ONE, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
+COPYING = Copying(us=10.0, host_us=5.0)
 PLATFORM = SimpleNamespace(outside=Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5))
 
 
@@ -74,7 +76,7 @@ def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_u
     one = ONE.model_copy(update={"host_us": host_us})
     timing = TIMING.model_copy(update={"candidate": one, "reference": one})
     sides = candidate or block(candidate_us), reference or block(reference_us)
-    return outside.look(pair, *map(clocked, sides), timing, turning_us, beside)
+    return outside.look(pair, *map(clocked, sides), timing, turning_us, COPYING, beside)
 
 
 def test_honest_claims_are_confirmed():
@@ -96,9 +98,9 @@ def test_a_machine_on_which_the_reference_fares_the_same_tells_nothing(unclaimed
 
 
 def test_whether_the_reference_passes_by_itself():
-    assert outside.calm(clocked(block(0)), TIMING, 1.0, PLATFORM)
-    assert not outside.calm(clocked(slower_block(2 * CLAIMED_US)), TIMING, 1.0, PLATFORM)
-    assert not outside.calm(clocked(block(100)), TIMING, 1.0, PLATFORM)
+    assert outside.calm(clocked(block(0)), TIMING, 1.0, COPYING, PLATFORM)
+    assert not outside.calm(clocked(slower_block(2 * CLAIMED_US)), TIMING, 1.0, COPYING, PLATFORM)
+    assert not outside.calm(clocked(block(100)), TIMING, 1.0, COPYING, PLATFORM)
 
 
 def test_both_kinds_of_blocks_have_as_many_changes():
@@ -166,10 +168,20 @@ def test_room_is_the_same_with_repeats_and_does_not_grow(turning_us, fewest, mos
 
 
 def test_a_machine_that_has_become_slower_lets_calls_take_longer_as_the_references_do():
-    slower = slower_block(1.7 * CLAIMED_US)
-    seen = look(0, 0, candidate=slower, reference=slower_block(1.4 * CLAIMED_US))
-    assert seen == pytest.approx(1.7 * CLAIMED_US, rel=0.25)
+    slower, reference = slower_block(2 * CLAIMED_US), slower_block(1.6 * CLAIMED_US)
+    assert look(0, 0, candidate=slower, reference=reference) == pytest.approx(CLAIMED_US, rel=0.25)
     with pytest.raises(FailedError, match=r"the ranks claim 50\.0 us a call; seen from outside"):
         look(0, 0, candidate=slower)
     with pytest.raises(FailedError):
-        look(0, 0, candidate=slower_block(4 * CLAIMED_US), reference=slower_block(1.4 * CLAIMED_US))
+        look(0, 0, candidate=slower_block(4 * CLAIMED_US), reference=reference)
+
+
+def test_copies_of_outputs_take_their_time_and_no_more():
+    """In the blocks that are looked at every output is copied: whoever only then works works in all of their calls."""
+    seen = look(0, 0, candidate=slower_block(1.4 * CLAIMED_US + COPYING.us))
+    assert seen == pytest.approx(CLAIMED_US, rel=0.25)
+    put_off = (
+        r"claim 50\.0 us a call; .* with every output copied \(up to 10\.0 us\), .*; the ranks themselves claim 95\.0"
+    )
+    with pytest.raises(FailedError, match=put_off):
+        look(0, 0, candidate=slower_block(1.7 * CLAIMED_US + COPYING.us))

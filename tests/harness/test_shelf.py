@@ -29,6 +29,17 @@ def test_copies_do_not_change_with_what_was_copied():
     assert shelf.copies == {}
 
 
+def test_what_does_not_stay_is_copied_all_the_same(monkeypatch):
+    """Who watches the copying would see what is kept, and the copies that are made take their time."""
+    shelf, values, copied = small(), torch.arange(100.0), []
+    put = Shelf._put
+    monkeypatch.setattr(Shelf, "_put", lambda *given: copied.append(put(*given)) or copied[-1])
+    for key in range(50):
+        shelf.offer(key, values)
+    assert len(copied) == 50 > len(shelf.copies)
+    assert all(bool((copy == values).all()) for copy in (*copied, *shelf.copies.values()))
+
+
 def test_the_first_of_a_key_stays():
     shelf = small()
     for value in (1.0, 2.0):

@@ -4,12 +4,14 @@ import pytest
 
 from harness.pair import FailedError
 from harness.platforms import Plan, Unclocked
-from harness.unclocked import Elsewhere
+from harness.unclocked import Copying, Elsewhere
 
 ALLOWED = Unclocked(
     copying_share=0.5,
     copying_us=200.0,
     copying_us_per_mib=100.0,
+    each_copy_us=5.0,
+    each_copy_us_per_mib=1.0,
     before_factor=2.0,
     between_share=0.25,
     between_us=1000.0,
@@ -58,6 +60,17 @@ def test_what_the_reference_takes_is_nobodys_fault():
 def test_work_that_is_put_off_until_somebody_copies():
     with pytest.raises(FailedError, match=r"take 400 us a sample, and 600 us more where .* copies an output"):
         seen("candidate", copy_us=600.0, into=seen("reference")).judge()
+
+
+def test_what_copying_each_output_may_take():
+    elsewhere = seen("reference", copy_us=20.0, host_copy_us=30.0)
+    assert elsewhere.copying("eager", 4) == Copying(us=3 * 30.0 + 5.0, host_us=30.0)
+    assert elsewhere.copying("device", 4) == Copying(us=5.0, host_us=30.0)  # not timed yet
+    assert elsewhere.copying("eager", 8) == Copying(us=5.0, host_us=0.0)
+    elsewhere.output_bytes = 3 << 20
+    assert elsewhere.copying("eager", 4).us == 3 * 30.0 + 5.0 + 3.0
+    # What is longer for another reason is no copy's.
+    assert seen("reference", copy_us=-20.0).copying("eager", 4) == Copying(us=5.0, host_us=0.0)
 
 
 def test_large_outputs_may_take_longer_to_copy():
