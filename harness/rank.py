@@ -135,6 +135,7 @@ class Rank:
         `times_us`, `host_us`, `audited` and `lead_us`, or `not_capturable`."""
         plan = Plan(**message["plan"])
         if message["mode"] == "steady":  # PKB's method, as it is
+            self.ring.restore()
             return asdict(Times(self.platform.time_steady(call, plan.samples, self.progress.touch), []))
 
         def entries(turn: int) -> range:

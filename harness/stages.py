@@ -39,6 +39,9 @@ from problems import catalogue
 
 OnStage = Callable[[Stage], None]
 
+_MOST_BY_REPETITION = 3.0
+"""How many times faster calls may be whose inputs nobody changes: warm caches, and no barrier before them."""
+
 
 class Run:
     """One evaluation from the first stage to its Evaluation."""
@@ -252,31 +255,16 @@ class Run:
         return self._slots * copies, rotated[0]["communicators"]
 
     def _time(self, pair: Pair, timed: Timed) -> Measurement:
-        platform = self._box.platform
-        if self._request.protocol == "pkb":
-            steady = measure.pkb(timed.reference("steady"), timed.candidate("steady"))
-            if not self._writes:  # back to back calls have updated their inputs again and again
-                replies = pair.ask("last", {}, self._limits.call_s)
-                pair.judge(
-                    replies, [timed.given(measure.PKB_ITERATIONS - 1)], one=True, trial=self._request.trials,
-                    verdict=Verdict.race, note=" (output of the last timed call; single calls were right)",
-                )  # fmt: skip
-            return self._measurement_of(steady, None, "the pkb protocol has no device-only figure")
+        platform, pkb = self._box.platform, self._request.protocol == "pkb"
         # Inputs that calls write into are restored before a sample.
         calls = 1 if self._writes else None
         found = {"eager": measure.alternate(timed.reference("eager"), timed.candidate("eager"), calls)}
         timed.audits.judge()
-        note = ""
-        try:
-            # The candidate first: if it cannot be captured, the reference is not timed in vain.
-            plan = found["eager"].plan
-            timed.candidate("device")(Plan(2, plan.calls, expected_us=plan.expected_us))
-            found["device"] = measure.alternate(timed.reference("device"), timed.candidate("device"), plan.calls)
-        except platforms.NotCapturableError as reason:
-            note = str(reason)
+        note = "the pkb protocol has no device-only figure" if pkb else self._time_device(timed, found)
         timed.audits.judge()  # of the candidate's first block too, if the reference cannot be captured
         timed.look_for_unclocked_work()
         seen = {mode: self._seen_from_outside(pair, timed, mode, one) for mode, one in found.items()}
+        steady = self._time_steady(pair, timed, found["eager"]) if pkb else None
         there = {"eager": timed.only_reference("eager", found["eager"].plan)}
         timed.look_for_work_beside()
         self._end_candidate(pair)
@@ -287,7 +275,37 @@ class Run:
             timings[mode] = one.timing(platform.noise).model_copy(
                 update={"audited": timed.audits.done[mode], "outside_us": seen[mode], "reference_slowed": slowed}
             )
-        return self._measurement_of(timings["eager"], timings.get("device"), note)
+        return self._measurement_of(steady or timings["eager"], timings.get("device"), note)
+
+    @staticmethod
+    def _time_device(timed: Timed, found: dict[str, Alternation]) -> str:
+        """Adds what calls take without launches by the host; returns why that cannot be had, or ""."""
+        plan = found["eager"].plan
+        try:
+            # The candidate first: if it cannot be captured, the reference is not timed in vain.
+            timed.candidate("device")(Plan(2, plan.calls, expected_us=plan.expected_us))
+            found["device"] = measure.alternate(timed.reference("device"), timed.candidate("device"), plan.calls)
+        except platforms.NotCapturableError as reason:
+            return str(reason)
+        return ""
+
+    def _time_steady(self, pair: Pair, timed: Timed, changing: Alternation) -> Timing:
+        """By PKB's method, whose inputs nobody changes: checked by calls with `changing` ones. Raises FailedError."""
+        steady = measure.pkb(timed.reference("steady"), timed.candidate("steady"))
+        if not self._writes:  # back to back calls have updated their inputs again and again
+            replies = pair.ask("last", {}, self._limits.call_s)
+            pair.judge(
+                replies, [timed.given(measure.PKB_ITERATIONS - 1)], one=True, trial=self._request.trials,
+                verdict=Verdict.race, note=" (output of the last timed call; single calls were right)",
+            )  # fmt: skip
+        least_us = changing.timing(self._box.platform.noise).candidate.min_us
+        if steady.candidate.median_us * _MOST_BY_REPETITION < least_us:
+            raise FailedError(
+                Verdict.integrity,
+                f"the same calls again and again take {steady.candidate.median_us:.1f} us each, and {least_us:.1f} us "
+                "or more where inputs change: answers are kept",
+            )
+        return steady
 
     def _seen_from_outside(self, pair: Pair, timed: Timed, mode: str, found: Alternation) -> float:
         timing = found.timing(self._box.platform.noise)

@@ -4,6 +4,7 @@
     Expected: race or integrity     verdicts that are right; none for an honest candidate
     Stage: timing               it shows only when it is timed
     Case: odd                   sizes at which it shows; default `tiny` on cpu, `pkb` on cuda
+    Protocol: pkb               the method of timing by which it shows; default `ringsmith`
 
 The file's name says the problem, `p02_...`; without one it is problem 1.
 """
@@ -30,6 +31,7 @@ class Example:
     expected: tuple[Verdict, ...]
     rows: tuple[str, ...]
     timing: bool
+    protocol: str
 
     @property
     def name(self) -> str:
@@ -47,7 +49,7 @@ class Example:
         """`limits` are for those that hang: what torch imports when it meets a dispatch mode takes 4 s on a slow
         machine."""
         limits = limits if self.hangs else Limits()
-        settings = {"timing": self.timing, "case": self.case, "trials": 3} | changes
+        settings = {"timing": self.timing, "case": self.case, "trials": 3, "protocol": self.protocol} | changes
         return Request(
             candidate=self.candidate, problem=self.problem, platform=platform, world_size=world_size, dtype=dtype,
             limits=limits, **settings,
@@ -66,6 +68,7 @@ def read(path: Path, backend: Backend) -> Example:
         expected=verdicts,
         rows=tuple(re.findall(r"\b[A-D]\d+\b", _field(source, "Catalogue", ""))),
         timing=_field(source, "Stage", "") == "timing",
+        protocol=_field(source, "Protocol", "ringsmith"),
     )
 
 
