@@ -182,7 +182,7 @@ def _mixed(options: argparse.Namespace, evil: list[Example], over_at: float) -> 
     print(f"  {len(seen)}: {dict(counts)}; {len(wrong)} not as expected; {more:+d} processes in the open session")
     return {
         "seed": options.seed, "before": first, "after": last, "verdicts": counts, "wrong": wrong,
-        "more_processes": more, "seconds": [row["seconds"] for row in seen], "order": [row["name"] for row in seen],
+        "more_processes": more, "rows": seen,
     }  # fmt: skip
 
 

@@ -24,8 +24,9 @@ def main(files: list[str]) -> None:
 
 
 def _reached(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Evaluations of cheats, but for those whose sizes do not fit the number of ranks."""
-    return [row for row in document["rows"] if row["evil"] and row["got"] != "skipped"]
+    """Evaluations of cheats, one after the other or mixed, but for those whose sizes do not fit the number of ranks."""
+    rows = [*document["rows"], *(document.get("mixed") or {}).get("rows", [])]
+    return [row for row in rows if row["evil"] and row["got"] != "skipped"]
 
 
 def _verdicts(rows: list[dict[str, Any]]) -> str:
