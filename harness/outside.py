@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from harness.errors import BusyError
 from harness.measure import Block, median
 from harness.pair import FailedError, Pair
-from harness.platforms import Outside, Plan, Platform
+from harness.platforms import Outside, Plan
 from harness.ranks import RankSet
 from harness.types import Timing, Verdict
 from harness.unclocked import Copying
@@ -48,24 +48,28 @@ unless they are this many times what is allowed: waiting makes calls longer by a
 the looks at the reference that must find nothing, or nothing follows from those at the candidate."""
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What is to be confirmed."""
+
+    timing: Timing
+    turning_us: float
+    """What the host needs for a turn besides its calls."""
+    copying: Copying
+    bounds: Outside
+
+
 def look(
-    pair: Pair,
-    time_block: TimeBlock,
-    time_reference: TimeBlock,
-    timing: Timing,
-    turning_us: float,
-    copying: Copying,
-    work_beside: Callable[[], None],
+    pair: Pair, claim: Claim, time_block: TimeBlock, time_reference: TimeBlock, work_beside: Callable[[], None]
 ) -> float:
-    """Microseconds of a call. `turning_us`: what the host needs for a turn besides its calls. Raises FailedError if a
-    call takes well above what the ranks claim in `timing`; BusyError if the machine has too much other work to tell,
-    after `work_beside` has not found that it is the candidate's.
+    """Microseconds of a call. Raises FailedError if a call takes well above what the ranks claim; BusyError if the
+    machine has too much other work to tell, after `work_beside` has not found that it is the candidate's.
 
     Not everything that slows a machine down shows in anybody's account of processors: NCCL itself did not pass while
     sixteen processes beside it began to use GPUs of the same host. So where a candidate does not pass, the reference is
     looked at in the same way, round for round; nobody doubts what that claims."""
-    claimed, ranks, bounds = timing.candidate.median_us, pair.candidate, pair.box.platform.outside
-    sizes = _Sizes(timing, turning_us, copying)
+    claimed, reference_us = claim.timing.candidate.median_us, claim.timing.reference.median_us
+    ranks, sizes, copying = pair.candidate, _Sizes(claim), claim.copying
     before, began = _load(ranks), time.monotonic()
     once_us = time_block(sizes.plan(_MARGINS[0]), 0.0).wall_us
     # Of calls that are far longer than claimed a few show it, and many would look like a hang.
@@ -73,17 +77,17 @@ def look(
     looks = [(sizes.repeats, margin, _ROUNDS // 2) for margin in _MARGINS]
     calm, pace = list[bool](), 1.0
     for times, margin, rounds in [(few, _MARGINS[0], _FEW_ROUNDS), *looks] if few < sizes.repeats else looks:
-        blocks = _Blocks(time_block, sizes.plan(margin), times, once_us, copying)
+        blocks = _Blocks(time_block, sizes.plan(margin), times, once_us, claim)
         for _ in range(rounds):
-            found = blocks.more(claimed * pace, bounds)
+            found = blocks.more(claimed * pace)
             if found.fits and times == sizes.repeats:
                 return claimed + found.us - found.claims_us
             if times < sizes.repeats and not found.gross:
                 break
-            beside = _Blocks(time_reference, sizes.plan(margin, reference=True), times, once_us, copying)
-            known = beside.more(timing.reference.median_us, bounds)
+            beside = _Blocks(time_reference, sizes.plan(margin, reference=True), times, once_us, claim)
+            known = beside.more(reference_us)
             calm.append(known.fits)
-            pace = min(_PACE, max(pace, (known.claims_us - copying.us) / timing.reference.median_us))
+            pace = min(_PACE, max(pace, (known.claims_us - copying.us) / reference_us))
             if time.monotonic() > began + _ROUNDS_S:
                 break
         if (times < sizes.repeats and found.gross) or time.monotonic() > began + _ROUNDS_S:
@@ -101,22 +105,23 @@ def look(
     )
 
 
-def calm(time_reference: TimeBlock, timing: Timing, turning_us: float, copying: Copying, platform: Platform) -> bool:
+def calm(claim: Claim, time_reference: TimeBlock) -> bool:
     """Whether the reference passes now, when nothing is beside it."""
-    sizes, bounds = _Sizes(timing, turning_us, copying), platform.outside
+    sizes = _Sizes(claim)
     plan = sizes.plan(_MARGINS[0], reference=True)
     once_us = time_reference(plan, 0.0).wall_us
-    rounds = [_Blocks(time_reference, plan, sizes.repeats, once_us, copying) for _ in range(_CALM_LOOKS)]
-    fits = [blocks.more(timing.reference.median_us, bounds).fits for blocks in rounds]
+    rounds = [_Blocks(time_reference, plan, sizes.repeats, once_us, claim) for _ in range(_CALM_LOOKS)]
+    fits = [blocks.more(claim.timing.reference.median_us).fits for blocks in rounds]
     return sum(fits) >= _CALM_LOOKS - 1
 
 
 class _Sizes:
     """Of the blocks that are looked at: how many `samples`, and `repeats` in those that are to be longer."""
 
-    def __init__(self, timing: Timing, turning_us: float, copying: Copying) -> None:
-        self._turning, self._calls, self._claimed = turning_us, timing.calls, timing.candidate.median_us
-        host, reference = ((s.host_us or 0.0) + copying.host_us for s in (timing.candidate, timing.reference))
+    def __init__(self, claim: Claim) -> None:
+        timing = claim.timing
+        self._turning, self._calls, self._claimed = claim.turning_us, timing.calls, timing.candidate.median_us
+        host, reference = ((s.host_us or 0.0) + claim.copying.host_us for s in (timing.candidate, timing.reference))
         self._host, self._reference_host = host, max(host, reference)
         called_us = timing.calls * self._claimed
         turns = _BLOCK_US / (called_us + self._ahead_us(_MARGINS[0], host))
@@ -154,9 +159,9 @@ class _Found:
 class _Blocks:
     """Blocks of `once`'s samples, without and with repeats in turn."""
 
-    def __init__(self, time_block: TimeBlock, once: Plan, repeats: int, once_us: float, copying: Copying) -> None:
+    def __init__(self, time_block: TimeBlock, once: Plan, repeats: int, once_us: float, claim: Claim) -> None:
         once = replace(once, turns=repeats)
-        self._copying_us = copying.us
+        self._bounds, self._copying_us = claim.bounds, claim.copying.us
         self._time_block, self._once, self._once_us = time_block, once, once_us
         self._rest_us: dict[int, list[float]] = {1: [], repeats: []}
         """By repeats: the time of a block besides what the ranks claim for its calls."""
@@ -164,7 +169,7 @@ class _Blocks:
         self._extra = once.samples * once.calls * (repeats - 1)
         """Calls that a block with repeats has more than one without."""
 
-    def more(self, claimed: float, bounds: Outside) -> _Found:
+    def more(self, claimed: float) -> _Found:
         """Two more of each. The least of all blocks so far counts, as what disturbs a block only makes it longer."""
         for repeats in list(self._rest_us) * 2:
             plan = replace(self._once, repeats=repeats, seed=secrets.randbits(60))
@@ -172,7 +177,7 @@ class _Blocks:
             self._rest_us[repeats].append(block.wall_us - plan.calls * repeats * sum(block.slowest_us))
             self._claims += [median(block.slowest_us)] if repeats > 1 else []
         without, with_repeats = (min(rest) for rest in self._rest_us.values())
-        claims = min(self._claims)
+        bounds, claims = self._bounds, min(self._claims)
         seen = claims + max(0.0, (with_repeats - without) / self._extra)
         allowed = bounds.factor * claims + bounds.turn_us / self._once.calls + bounds.block_us / self._extra
         consistent = claims <= bounds.consistent * claimed + self._copying_us

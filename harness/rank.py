@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from harness.ring import Exchanging, Ring, Use
 from harness.wire import Channel, ChannelClosedError
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
+_now_ns = time.perf_counter_ns  # bound before any candidate can replace it
 _MOST_TEXT, _MOST_STACK = 20000, 6000
 """Characters of an error's message and of its stack that are handed on."""
 
@@ -131,8 +132,8 @@ class Rank:
     def time(
         self, call: Callable[[int], Any], message: dict[str, Any], take: Callable[[int, Any], None]
     ) -> dict[str, Any]:
-        """One block of timed calls; `call(i)` makes the i-th, `take` gets the copies of audited outputs. Reply:
-        `times_us`, `host_us`, `audited` and `lead_us`, or `not_capturable`."""
+        """One block of timed calls; `call(i)` makes the i-th, `take` copies audited outputs. Reply: what `Times` has,
+        or `not_capturable`."""
         plan = Plan(**message["plan"])
         if message["mode"] == "steady":  # PKB's method, as it is
             self.ring.restore()
@@ -150,15 +151,22 @@ class Rank:
             self.progress.touch()
             self.ring.change(turn, entries(turn))
 
+        taking_us: list[float] = []
+
+        def take_timed(call: int, output: Any) -> None:
+            began = _now_ns()
+            take(call, output)
+            taking_us.append((_now_ns() - began) / 1e3)
+
         self.ring.draw(plan.seed, captured=message["mode"] == "device")
-        hooks = Hooks(self.align, before, prepare, take)
+        hooks = Hooks(self.align, before, prepare, take_timed)
         allowed, core = os.sched_getaffinity(0), self.platform.core(self.rank, self.world_size)
         if core is not None:
             os.sched_setaffinity(0, {core})
         gc.disable()  # until the reply is on its way
         try:
             timer = self.platform.time_eager if message["mode"] == "eager" else self.platform.time_device
-            return asdict(timer(call, plan, hooks))
+            return asdict(replace(timer(call, plan, hooks), taking_us=taking_us))
         except platforms.NotCapturableError as error:
             return {"not_capturable": str(error)}
         finally:

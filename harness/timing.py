@@ -87,6 +87,7 @@ class Timed:
         self._turning_us = max(measure.median(reply["turning_us"] or [0.0]) for reply in replies)
         if all_count:
             return Block(times, host, reading, 1e6 * took_s)
+        self._elsewhere.taking_us += [measure.median(own) for reply in replies if (own := reply["taking_us"])]
         self._elsewhere.output_bytes = max(reply["output_bytes"] for reply in replies)
         self._elsewhere.add(
             "reference", mode, plan, times, host, audited, [reply["lead_us"] for reply in replies], 1e6 * took_s
@@ -162,18 +163,18 @@ class Timed:
             plan = self.audits.planned(plan, mode, every=True)
             return self._time(mode, plan, least_s, clocks=False, all_count=True)
 
-        seen = outside.look(
-            self._pair, candidate, self._reference_from_outside(mode), timing, self._turning_us,
-            self._elsewhere.copying(mode, timing.calls), self.look_for_work_beside,
-        )  # fmt: skip
+        claim, reference = self._claim(mode, timing), self._reference_from_outside(mode)
+        seen = outside.look(self._pair, claim, candidate, reference, self.look_for_work_beside)
         self.audits.judge()
         return seen
 
     def calm(self, mode: str, timing: Timing) -> bool:
         """Whether the reference is found from outside to take what it claims, now that the candidate is gone."""
-        copying = self._elsewhere.copying(mode, timing.calls)
-        reference = self._reference_from_outside(mode)
-        return outside.calm(reference, timing, self._turning_us, copying, self._pair.box.platform)
+        return outside.calm(self._claim(mode, timing), self._reference_from_outside(mode))
+
+    def _claim(self, mode: str, timing: Timing) -> outside.Claim:
+        copying, bounds = self._elsewhere.copying(mode, timing.calls), self._pair.box.platform.outside(mode)
+        return outside.Claim(timing, self._turning_us, copying, bounds)
 
     def _reference_from_outside(self, mode: str) -> outside.TimeBlock:
         def reference(plan: Plan, least_s: float) -> Block:

@@ -81,6 +81,8 @@ class Elsewhere:
         self._allowed = allowed
         self.output_bytes = 0
         """Of one call, on the rank that returns most."""
+        self.taking_us: list[float] = []
+        """What a rank's host needed for a copy of one of the reference's outputs, in each block."""
         self._seen: dict[tuple[str, int, Side], _Samples] = defaultdict(_Samples)
 
     def add(
@@ -104,17 +106,14 @@ class Elsewhere:
         seen.lead += [min(sample) for sample in zip(*lead, strict=True)]
 
     def copying(self, mode: str, calls: int) -> Copying:
-        """What may be added to each call whose output is copied."""
-        host_us = self._reference_copies(("eager", calls, "reference"))[1]
-        us = max(self._reference_copies((mode, calls, "reference"))[0], host_us if mode == "eager" else 0.0)
+        """What may be added to each call whose output is copied. Calls that wait for the host, as those that cannot be
+        made without launches do, take longer by what that needs for it."""
+        theirs = self._seen.get((mode, calls, "reference"))
+        device_us = theirs.copying_us if theirs and theirs.copied and theirs.others else 0.0
+        host_us = median(self.taking_us) if self.taking_us else 0.0
+        known_us = max(device_us, host_us) if mode == "eager" else max(device_us, 0.0)
         more_us = self._allowed.each_copy_us + self._allowed.each_copy_us_per_mib * self.output_bytes / 2**20
-        return Copying(_COPYING_FACTOR * us + more_us, host_us)
-
-    def _reference_copies(self, kind: tuple[str, int, Side]) -> tuple[float, float]:
-        """What the copy of an output takes, and its host to issue it."""
-        seen = self._seen.get(kind)
-        known = seen is not None and seen.copied and seen.others
-        return (max(0.0, seen.copying_us), max(0.0, seen.copying_host_us)) if seen and known else (0.0, 0.0)
+        return Copying(_COPYING_FACTOR * known_us + more_us, host_us)
 
     def judge(self) -> None:
         for (mode, calls, side), ours in list(self._seen.items()):

@@ -109,6 +109,8 @@ class Times:
     """Per sample: what passed from the change of its inputs to the clock's start."""
     turning_us: list[float] = field(default_factory=list)
     """Per sample: what the host needed for a turn besides its calls; empty where issuing and running are the same."""
+    taking_us: list[float] = field(default_factory=list)
+    """Per copy of an output: what the host needed for it."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,8 @@ class Platform(Protocol):
 
     noise: Noise
 
-    outside: Outside
+    def outside(self, mode: str) -> Outside:
+        """Of `eager` or `device` calls."""
 
     unclocked: Unclocked
 

@@ -152,7 +152,6 @@ class Cpu:
 
     # Pages, caches and the scheduler of a shared virtual machine: most A/A ratios are within this.
     noise = Noise(relative=0.1, absolute_us=0.0, only_longer=True)
-    outside = Outside(factor=1.6, block_us=5000.0, turn_us=0.0, consistent=5.0)
     # Beside other work at least 6 ms pass between samples where the reference needs as much; a copy of 4 MiB takes
     # 0.8 ms at least, and from the change of inputs to the clock it is 14 us.
     unclocked = Unclocked(
@@ -162,6 +161,9 @@ class Cpu:
     )  # fmt: skip
     # What else the machine does moves times by any factor: work beside the reference is seen by processor time.
     quiet = (1.3, math.inf)
+
+    def outside(self, mode: str) -> Outside:
+        return Outside(factor=1.6, block_us=5000.0, turn_us=0.0, consistent=5.0)
 
     def core(self, rank: int, world_size: int) -> int | None:
         # gloo's own threads float; ranks that outnumber the cores had better float too.

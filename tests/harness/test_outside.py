@@ -10,6 +10,7 @@ import pytest
 from harness import outside
 from harness.errors import BusyError
 from harness.measure import Block
+from harness.outside import Claim
 from harness.pair import FailedError
 from harness.platforms import Outside
 from harness.platforms.cpu import Cpu
@@ -67,16 +68,17 @@ def clocked(time_block):
 ONE = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
 TIMING = Timing(candidate=ONE, reference=ONE, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
 COPYING = Copying(us=10.0, host_us=5.0)
-PLATFORM = SimpleNamespace(outside=Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5))
+BOUNDS = Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5)
+CLAIM = Claim(TIMING, 1.0, COPYING, BOUNDS)
 
 
 def look(candidate_us, reference_us, beside=lambda: None, candidate=None, host_us=5.0, reference=None, turning_us=1.0):
     ranks = SimpleNamespace(world_size=1, cpu_s=time.process_time, delayed_s=lambda: 0.0, pids=[os.getpid()])
-    pair = SimpleNamespace(box=SimpleNamespace(platform=PLATFORM), candidate=ranks)
+    pair = SimpleNamespace(candidate=ranks)
     one = ONE.model_copy(update={"host_us": host_us})
     timing = TIMING.model_copy(update={"candidate": one, "reference": one})
     sides = candidate or block(candidate_us), reference or block(reference_us)
-    return outside.look(pair, *map(clocked, sides), timing, turning_us, COPYING, beside)
+    return outside.look(pair, Claim(timing, turning_us, COPYING, BOUNDS), *map(clocked, sides), beside)
 
 
 def test_honest_claims_are_confirmed():
@@ -98,9 +100,9 @@ def test_a_machine_on_which_the_reference_fares_the_same_tells_nothing(unclaimed
 
 
 def test_whether_the_reference_passes_by_itself():
-    assert outside.calm(clocked(block(0)), TIMING, 1.0, COPYING, PLATFORM)
-    assert not outside.calm(clocked(slower_block(2 * CLAIMED_US)), TIMING, 1.0, COPYING, PLATFORM)
-    assert not outside.calm(clocked(block(100)), TIMING, 1.0, COPYING, PLATFORM)
+    assert outside.calm(CLAIM, clocked(block(0)))
+    assert not outside.calm(CLAIM, clocked(slower_block(2 * CLAIMED_US)))
+    assert not outside.calm(CLAIM, clocked(block(100)))
 
 
 def test_both_kinds_of_blocks_have_as_many_changes():
