@@ -49,12 +49,12 @@ class Audits:
         self.done = {"eager": 0, "device": 0}
         """Outputs that have been compared in full, by mode."""
 
-    def planned(self, plan: Plan, mode: str, *, every: bool = False) -> Plan:
-        """The plan with a seed of its own and audits by chance, or (`every`) of every call's output."""
+    def planned(self, plan: Plan, mode: str) -> Plan:
+        """The plan with a seed of its own and audits by chance, unless it has them of every call."""
         if mode == "steady":  # PKB's method, as it is
             return plan
-        if every:
-            return replace(plan, seed=secrets.randbits(60), audit_chance=1.0)
+        if plan.audit_chance == 1:
+            return replace(plan, seed=secrets.randbits(60))
         # Each rank draws for itself; shares are those of samples of which any has.
         ranks = self._pair.candidate.world_size
         chance = AUDITED / (plan.calls * plan.repeats * ranks)

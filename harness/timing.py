@@ -160,7 +160,8 @@ class Timed:
         well above what the ranks claim; BusyError."""
 
         def candidate(plan: Plan, least_s: float) -> Block:
-            plan = self.audits.planned(plan, mode, every=True)
+            # Audited as the blocks that count are, or a call could tell them apart, where not every output is copied.
+            plan = self.audits.planned(plan, mode)
             return self._time(mode, plan, least_s, clocks=False, all_count=True)
 
         claim, reference = self._claim(mode, timing), self._reference_from_outside(mode)
@@ -179,9 +180,8 @@ class Timed:
     def _reference_from_outside(self, mode: str) -> outside.TimeBlock:
         def reference(plan: Plan, least_s: float) -> Block:
             # Our own clock runs: nothing that may have to wait for the driver.
-            return self._time_reference(
-                mode, self.audits.planned(plan, mode, every=True), least_s, clocks=False, all_count=True
-            )
+            plan = self.audits.planned(plan, mode)
+            return self._time_reference(mode, plan, least_s, clocks=False, all_count=True)
 
         return reference
 

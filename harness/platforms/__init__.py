@@ -139,6 +139,8 @@ class Outside:
     """Of each turn with calls: what lies between these and the events around them."""
     consistent: float
     """How many times what was claimed in the blocks that count may be claimed in those that are looked at."""
+    copied: float
+    """The same where every output is copied, besides what the copies take."""
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class Cpu:
     quiet = (1.3, math.inf)
 
     def outside(self, mode: str) -> Outside:
-        return Outside(factor=1.6, block_us=5000.0, turn_us=0.0, consistent=5.0)
+        return Outside(factor=1.6, block_us=5000.0, turn_us=0.0, consistent=5.0, copied=5.0)
 
     def core(self, rank: int, world_size: int) -> int | None:
         # gloo's own threads float; ranks that outnumber the cores had better float too.

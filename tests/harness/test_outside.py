@@ -68,7 +68,7 @@ def clocked(time_block):
 ONE = Latency(median_us=CLAIMED_US, p10_us=1, p90_us=1, min_us=1, samples=9, skew_us=0, host_us=5.0)
 TIMING = Timing(candidate=ONE, reference=ONE, speedup=Ratio(value=1, low=1, high=1), calls=1, blocks=3)
 COPYING = Copying(us=10.0, host_us=5.0)
-BOUNDS = Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5)
+BOUNDS = Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5, copied=1.25)
 CLAIM = Claim(TIMING, 1.0, COPYING, BOUNDS)
 
 
@@ -170,20 +170,42 @@ def test_room_is_the_same_with_repeats_and_does_not_grow(turning_us, fewest, mos
 
 
 def test_a_machine_that_has_become_slower_lets_calls_take_longer_as_the_references_do():
-    slower, reference = slower_block(2 * CLAIMED_US), slower_block(1.6 * CLAIMED_US)
-    assert look(0, 0, candidate=slower, reference=reference) == pytest.approx(CLAIMED_US, rel=0.25)
+    slower = slower_block(1.7 * CLAIMED_US)
+    seen = look(0, 0, candidate=slower, reference=slower_block(1.4 * CLAIMED_US))
+    assert seen == pytest.approx(1.7 * CLAIMED_US, rel=0.25)
     with pytest.raises(FailedError, match=r"the ranks claim 50\.0 us a call; seen from outside"):
         look(0, 0, candidate=slower)
     with pytest.raises(FailedError):
-        look(0, 0, candidate=slower_block(4 * CLAIMED_US), reference=reference)
+        look(0, 0, candidate=slower_block(4 * CLAIMED_US), reference=slower_block(1.4 * CLAIMED_US))
 
 
-def test_copies_of_outputs_take_their_time_and_no_more():
-    """In the blocks that are looked at every output is copied: whoever only then works works in all of their calls."""
-    seen = look(0, 0, candidate=slower_block(1.4 * CLAIMED_US + COPYING.us))
+def copied_block(us, plans=None):
+    """Of one rank whose calls take `us` where every output is copied."""
+
+    def time_block(plan, least_s):
+        if plans is not None:
+            plans.append(plan)
+        return slower_block(us if plan.audit_chance == 1 else CLAIMED_US)(plan, least_s)
+
+    return time_block
+
+
+def test_copies_of_outputs_take_their_time():
+    plans = []
+    seen = look(0, 0, candidate=copied_block(1.1 * CLAIMED_US + COPYING.us, plans))
     assert seen == pytest.approx(CLAIMED_US, rel=0.25)
-    put_off = (
-        r"claim 50\.0 us a call; .* with every output copied \(up to 10\.0 us\), .*; the ranks themselves claim 95\.0"
-    )
+    kinds = {(plan.repeats > 1, plan.audit_chance) for plan in plans}
+    assert kinds == {(False, 0.0), (True, 0.0), (True, 1.0)}
+
+
+def test_work_that_is_put_off_until_somebody_copies_is_in_all_calls_then():
+    put_off = r"claim 50\.0 us a call; .* 1\d\d\.\d us where every output is copied, in up to 10\.0 us, and .*claim"
     with pytest.raises(FailedError, match=put_off):
-        look(0, 0, candidate=slower_block(1.7 * CLAIMED_US + COPYING.us))
+        look(0, 0, candidate=copied_block(2.2 * CLAIMED_US + COPYING.us))
+    with pytest.raises(FailedError, match=r"us where every output is copied, in up to 10\.0 us$"):
+        look(0, 0, candidate=copied_block(1.5 * CLAIMED_US + COPYING.us))
+    # Of the host, where the ranks' clocks stand still.
+    unclaimed = block(100)
+    late = lambda plan, least_s: (unclaimed if plan.audit_chance == 1 else block(0))(plan, least_s)  # noqa: E731
+    with pytest.raises(FailedError, match=r"us where every output is copied"):
+        look(0, 0, candidate=late)
