@@ -102,7 +102,10 @@ def look(
     copied = f" where every output is copied, in up to {copying.us:.1f} us" if found.copied else ""
     raise FailedError(
         Verdict.integrity,
-        f"the ranks claim {claimed:.1f} us a call; seen from outside a call takes {found.us:.1f} us{copied}{claims}",
+        f"the ranks claim {claimed:.1f} us a call; seen from outside a call takes {found.us:.1f} us{copied}{claims}"
+        + (
+            ": work is done when somebody looks, or calls wait for the device, as they need not" if found.copied else ""
+        ),
     )
 
 

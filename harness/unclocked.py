@@ -16,8 +16,9 @@ from harness.types import Verdict
 Side = Literal["reference", "candidate"]
 _FEW = 5
 """Samples of a kind, or fewer blocks than three, that nothing follows from."""
-_COPYING_FACTOR = 3.0
-"""How many times as long as the copy of the reference's output may that of a candidate's take."""
+_COPYING_FACTOR, _DEVICE_FACTOR = 3.0, 2.0
+"""How many times as long as the copy of the reference's output may that of a candidate's take; and by the device alone,
+where every output is copied."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,13 @@ class Elsewhere:
         """What may be added to each call whose output is copied. Calls that wait for the host, as those that cannot be
         made without launches do, take longer by what that needs for it."""
         theirs = self._seen.get((mode, calls, "reference"))
-        device_us = theirs.copying_us if theirs and theirs.copied and theirs.others else 0.0
+        known = theirs is not None and theirs.copied and theirs.others
+        # Nobody doubts the reference's: not the least of its samples, which noise makes less than nothing.
+        device_us = max(0.0, median(theirs.copied) - median(theirs.others)) if theirs and known else 0.0
         host_us = median(self.taking_us) if self.taking_us else 0.0
-        known_us = max(device_us, host_us) if mode == "eager" else max(device_us, 0.0)
+        waiting_us = _COPYING_FACTOR * host_us if mode == "eager" else 0.0
         more_us = self._allowed.each_copy_us + self._allowed.each_copy_us_per_mib * self.output_bytes / 2**20
-        return Copying(_COPYING_FACTOR * known_us + more_us, host_us)
+        return Copying(max(_DEVICE_FACTOR * device_us, waiting_us) + more_us, host_us)
 
     def judge(self) -> None:
         for (mode, calls, side), ours in list(self._seen.items()):

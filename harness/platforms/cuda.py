@@ -187,16 +187,16 @@ class Cuda:
     noise = Noise(relative=0.005, absolute_us=0.5, of_host=0.005)
     # Room for a host that falls behind grows by up to `MAX_PRIME_US` from sample to sample.
     unclocked = Unclocked(
-        copying_share=0.3, copying_us=200.0, copying_us_per_mib=10.0, each_copy_us=5.0, each_copy_us_per_mib=1.0,
+        copying_share=0.3, copying_us=200.0, copying_us_per_mib=10.0, each_copy_us=2.0, each_copy_us_per_mib=0.5,
         before_factor=2.0, between_share=0.25, between_us=1000.0 + MAX_PRIME_US, most_blocks_factor=1.0,
         lead_us=200.0,
     )  # fmt: skip
     quiet = (1.05, 1.5)
 
     def outside(self, mode: str) -> Outside:
-        # Graphs wait for no host: those of 13 honest candidates claimed 3.6 us more, or less, where every output was
+        # Graphs wait for no host: those of 13 honest candidates claimed 3.7 us more, or less, where every output was
         # copied, whether they took 30 or 110. One whose calls do wait, in the driver, claimed 880 instead of 450.
-        copied = 1.25 if mode == "device" else 2.5
+        copied = 1.15 if mode == "device" else 2.5
         return Outside(factor=1.25, block_us=1000.0, turn_us=10.0, consistent=1.5, copied=copied)
 
     def core(self, rank: int, world_size: int) -> int | None:

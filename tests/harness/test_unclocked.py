@@ -69,11 +69,12 @@ def test_what_copying_each_output_may_take():
     # A call that can be captured does not wait for the host.
     assert elsewhere.copying("device", 4) == Copying(us=5.0, host_us=30.0)
     elsewhere.taking_us = [8.0]
-    assert elsewhere.copying("eager", 4) == Copying(us=3 * 20.0 + 5.0, host_us=8.0)
+    assert elsewhere.copying("eager", 4) == Copying(us=2 * 20.0 + 5.0, host_us=8.0)
     elsewhere.output_bytes = 3 << 20
-    assert elsewhere.copying("eager", 4).us == 3 * 20.0 + 5.0 + 3.0
-    # What is longer for another reason is no copy's.
+    assert elsewhere.copying("eager", 4).us == 2 * 20.0 + 5.0 + 3.0
+    # What is longer for another reason is no copy's, and one short sample says nothing.
     assert seen("reference", copy_us=-20.0).copying("eager", 4) == Copying(us=5.0, host_us=0.0)
+    assert seen("reference", copy_us=20.0, busy={1, 2, 4, 5}).copying("eager", 4).us == 2 * 20.0 + 5.0
 
 
 def test_large_outputs_may_take_longer_to_copy():
