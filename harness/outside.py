@@ -99,13 +99,14 @@ def look(
         work_beside()
         raise BusyError
     claims = "" if found.claims_us < 2 * claimed else f", and the ranks themselves claim {found.claims_us:.1f} there"
-    copied = f" where every output is copied, in up to {copying.us:.1f} us" if found.copied else ""
+    copied = why = ""
+    if found.copied:
+        copied = f" where every output is copied, in up to {copying.us:.1f} us"
+        why = ": work is done when somebody looks, or calls wait for the device, as they need not"
     raise FailedError(
         Verdict.integrity,
-        f"the ranks claim {claimed:.1f} us a call; seen from outside a call takes {found.us:.1f} us{copied}{claims}"
-        + (
-            ": work is done when somebody looks, or calls wait for the device, as they need not" if found.copied else ""
-        ),
+        f"the ranks claim {claimed:.1f} us a call; seen from outside a call takes {found.us:.1f} us"
+        f"{copied}{claims}{why}",
     )
 
 

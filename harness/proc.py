@@ -69,7 +69,7 @@ def runs(pid: int) -> bool:
     """Whether it has neither been stopped nor ended."""
     try:
         return _status(pid)[0] not in "TtZX"
-    except OSError:
+    except (OSError, IndexError):
         return False
 
 
