@@ -2,7 +2,7 @@
 
 A block whose samples make their calls several times is longer than one without repeats by those calls and by nothing
 else: no start, no drain, no barrier, no message. Inputs change before each repeat, and as often in a sample without
-repeats: who answers repeats from what is there is wrong, and the changes are in both. Of every other block with repeats
+repeats: who answers repeats from what is there is wrong, and the changes are in both. Of a third of blocks with repeats
 each call's output is copied: who works only when that is done works in all of these calls, by the ranks' clocks or by
 ours.
 """
@@ -163,29 +163,29 @@ class _Found:
 
 
 class _Blocks:
-    """Blocks of `once`'s samples, without repeats and with them in turn, and of these with every output copied and
-    without in turn."""
+    """Blocks of `once`'s samples, with repeats and without, and of those with repeats some with every output copied."""
 
     def __init__(self, time_block: TimeBlock, once: Plan, repeats: int, once_us: float, claim: Claim) -> None:
         self._time_block, self._once_us, self._claim = time_block, once_us, claim
         self._once = once = replace(once, turns=repeats)
         plain = replace(once, repeats=repeats)
-        self._repeated = [replace(plain, audit_chance=1.0), plain]
-        self._seen: dict[Plan, list[tuple[float, float]]] = {plan: [] for plan in (once, *self._repeated)}
+        copied = replace(plain, audit_chance=1.0)
+        self._order = plain, once, copied, once, plain
+        self._repeated = plain, copied
+        self._seen: dict[Plan, list[tuple[float, float]]] = {plan: [] for plan in self._order}
         """Of each block, its time besides what the ranks claim for its calls, and what they claim for one."""
         self._extra = once.samples * once.calls * (repeats - 1)
         """Calls that a block with repeats has more than one without."""
 
     def more(self, claimed: float) -> _Found:
-        """Two more without repeats, and one of each kind with them; what fits least of these."""
-        for repeated in self._repeated:
-            for plan in (self._once, repeated):
-                least_s = min(_MOST_S, 2 * plan.repeats * self._once_us / 1e6)
-                block = self._time_block(replace(plan, seed=secrets.randbits(60)), least_s)
-                rest_us = block.wall_us - plan.calls * plan.repeats * sum(block.slowest_us)
-                self._seen[plan].append((rest_us, median(block.slowest_us)))
+        """Some more; what fits least of those with repeats."""
+        for plan in self._order:
+            least_s = min(_MOST_S, 2 * plan.repeats * self._once_us / 1e6)
+            block = self._time_block(replace(plan, seed=secrets.randbits(60)), least_s)
+            rest_us = block.wall_us - plan.calls * plan.repeats * sum(block.slowest_us)
+            self._seen[plan].append((rest_us, median(block.slowest_us)))
         # Where all fit, it is that without copies.
-        found = [self._found(plan, claimed) for plan in reversed(self._repeated)]
+        found = [self._found(plan, claimed) for plan in self._repeated]
         return max(found, key=lambda one: (not one.fits, one.gross))
 
     def _found(self, plan: Plan, claimed: float) -> _Found:

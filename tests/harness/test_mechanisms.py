@@ -73,7 +73,7 @@ _add(
 )
 _add("tests/honest/cuda", "p01_triton_sum p02_copy_engines_joined", COPY)
 _add("tests/honest/cuda", "p01_half_by_nccl", NCCL + SM)
-_add("tests/honest/cuda", "p01_leaves_garbage p01_looks_for_copies", NCCL)
+_add("tests/honest/cuda", "p01_leaves_garbage p01_looks_for_copies p02_waits_for_the_device", NCCL)
 _add(
     "tests/evil/cuda",
     "p01_barrier_works_once p01_burns_while_idle p01_crash_illegal_address p01_deadlock_under_skew "
