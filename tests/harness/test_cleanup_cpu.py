@@ -105,9 +105,7 @@ def _running(marker: str) -> list[int]:
 
 def _children(pid: int, word: str) -> list[int]:
     """Children of a process with a word in their command line, oldest first."""
-    ours = (
-        child for child in sorted(descendants(pid)) if word in Path(f"/proc/{child}/cmdline").read_text().split("\0")
-    )
+    ours = (child for child in descendants(pid) if word in Path(f"/proc/{child}/cmdline").read_text().split("\0"))
     return [child for child in ours if f"PPid:\t{pid}\n" in Path(f"/proc/{child}/status").read_text()]
 
 
