@@ -63,6 +63,8 @@ class RankSet:
         self._begun: _Begun | None = None
         self.alive = True
         """Whether it can be asked: nobody has ended it or its nursery."""
+        self.used_stopped_s = 0.0
+        """Processor time that they and what they have started used while all of them were to be `stopped`."""
 
     @property
     def world_size(self) -> int:
@@ -248,13 +250,16 @@ class RankSet:
         if theirs == proc.namespace(os.getpid()):
             started = proc.descendants(self.pids)
         else:
-            started = {pid for pid in proc.all_pids() if proc.namespace(pid) == theirs}
+            inside = {pid for pid in proc.all_pids() if proc.namespace(pid) == theirs}
+            started = inside | proc.descendants(inside)  # these may be in a namespace of their own making
         return started.difference(self.pids)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Neither the ranks nor what they have started runs meanwhile, whatever it would do."""
+        """Neither the ranks nor what they have started runs meanwhile, whatever it would do. A process that is stopped
+        uses no processor: what was used all the same, as by one that has itself continued, adds to `used_stopped_s`."""
         held: set[int] = set()
+        before: dict[int, float] = {}
         try:
             # Again until nothing is new: a process that was not yet stopped may have started another. One that is
             # just doing so stops when it has.
@@ -266,8 +271,11 @@ class RankSet:
                 until = time.monotonic() + _STOPS_S
                 while any(map(proc.runs, new)) and time.monotonic() < until:
                     time.sleep(0.0002)
+            before = {pid: proc.cpu_s(pid) for pid in held}
             yield
         finally:
+            now = {*before, *self._started()} if before else set()
+            self.used_stopped_s += sum(max(0.0, proc.cpu_s(pid) - before.get(pid, 0.0)) for pid in now)
             for pid in held:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGCONT)

@@ -28,6 +28,8 @@ from harness.wording import one_line
 _IDLE_SHARE, _IDLE_S, _SUSPECTED_S = 0.25, 0.1, 2.0
 """What a rank may use of a core, or want while others have it, and all together of seconds, while the reference is
 timed; and how long that is timed on where the share alone is more."""
+_STOPPED_SHARE, _STOPPED_S = 0.05, 0.05
+"""The same of ranks that are stopped, all together: these use nothing, but for what ends the call that each is in."""
 _LEAST_US, _MOST_US = 1e-6, 1e12
 """No clock tells less, and nobody waits for more."""
 _random = random.SystemRandom()
@@ -48,6 +50,8 @@ class Timed:
         self._began = time.monotonic()
         self._reference_s = self._idle_wanted_s = 0.0
         """How long the reference was timed while the candidate was to wait, and what it wanted of the processors."""
+        self._stopped_s = 0.0
+        """How long it was timed while the candidate was stopped."""
         self._turning_us = 0.0
         """What the host needs for a turn besides its calls, on the reference's slowest rank."""
         self._watched: tuple[str, Plan] | None = None
@@ -76,6 +80,7 @@ class Timed:
             reading = self._pair.box.read_clocks() if clocks else measure.Reading()
             replies = self._pair.expect(ranks.wait(120), "timing the reference")
             took_s = time.monotonic() - began
+        self._stopped_s += took_s if alone and idle.alive else 0.0
         if refused := [reply["not_capturable"] for reply in replies if "not_capturable" in reply]:
             raise platforms.NotCapturableError(f"the reference {refused[0]}")
         if watched:
@@ -208,6 +213,13 @@ class Timed:
             raise FailedError(
                 Verdict.integrity,
                 f"its ranks wanted {share:.0%} of a core each while the reference was timed and they were to wait",
+            )
+        used = self._pair.candidate.used_stopped_s
+        if used > max(_STOPPED_S, _STOPPED_SHARE * self._stopped_s):
+            raise FailedError(
+                Verdict.integrity,
+                f"its ranks, and what they started, used {used:.1f} s of the processors while they were stopped, in "
+                f"{self._stopped_s:.1f} s of timing the reference",
             )
         used = self._pair.candidate.started_cpu_s()
         if used > max(_IDLE_S, _IDLE_SHARE * (time.monotonic() - self._began)):

@@ -1,5 +1,7 @@
 """While the reference is timed nothing of the candidate's runs: not its ranks, nor processes that come and go."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +33,35 @@ def test_processes_that_are_started_one_after_the_other_stand_still(tmp_path):
                     assert written.stat().st_size == before
                 _wait_for_more(written, before)
         finally:
+            rank.kill()
+
+
+CONTINUES_ITSELF = """
+import os, signal, sys, time
+if os.fork() == 0:
+    while True:
+        time.sleep(0.002)
+        os.kill(os.getppid(), signal.SIGCONT)
+while True:
+    pass
+"""
+
+
+def test_what_a_rank_uses_that_somebody_continues_is_counted(tmp_path):
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", CONTINUES_ITSELF]) as rank:
+        try:
+            ranks = RankSet(None, "candidate", tmp_path, [], [rank.pid], None)
+            time.sleep(0.2)
+            (child,) = ranks._started()
+            with ranks.stopped():
+                time.sleep(0.1)
+            assert ranks.used_stopped_s < 0.05  # the child was stopped too
+            with ranks.stopped():
+                os.kill(child, signal.SIGCONT)
+                time.sleep(0.5)
+            assert ranks.used_stopped_s > 0.1
+        finally:
+            os.kill(child, signal.SIGKILL)
             rank.kill()
 
 
