@@ -104,6 +104,13 @@ def sure(value: Any, unsure: Any) -> Any:
     return value
 
 
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf if number > 0 else -math.inf
+
+
 def pairs(output: Any, expected: Any, oracle: Any, path: str) -> list[tuple[str, Any, Any, Any]]:
     """(path, output, expected, oracle) of each tensor of a structure, and of each plain value that is wrong."""
     if isinstance(expected, torch.Tensor):
@@ -116,7 +123,8 @@ def pairs(output: Any, expected: Any, oracle: Any, path: str) -> list[tuple[str,
     if output == expected:
         return []
     numbers = isinstance(output, (int, float)) and isinstance(expected, (int, float))
-    pair = [torch.tensor(float(v), dtype=torch.float64) for v in ((output, expected) if numbers else ("nan", 0))]
+    both = (_float(output), _float(expected)) if numbers else (math.nan, 0.0)
+    pair = [torch.tensor(value, dtype=torch.float64) for value in both]
     return [(path, pair[0], pair[1], pair[1])]
 
 

@@ -429,6 +429,7 @@ def test_each_wrong_tensor_of_a_nested_output_is_named():
         (None, None, True),
         (None, 0, False),
         (3, None, False),
+        (3, 10**400, False),
         ("a", "a", True),
         ("a", "b", False),
     ],
