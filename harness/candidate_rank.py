@@ -132,7 +132,7 @@ class CandidateRank:
         reply = {
             "tree": state.exchange["outputs"].write(use.answer(output, handed)),
             "odd": odd,
-            "shared": odd is None and guard.shared_with(output, arguments),
+            "shared": odd is None and guard.shared_with(output, use.kept(arguments)),
             "collectives": self._collectives() != before,
             **self._watched(),
         }

@@ -59,8 +59,8 @@ class Pair:
         self.box, self.request, self.limits = box, request, request.limits
         self.reference, self.candidate = reference, candidate
         self.stage = Stage.load
-        self.check_s = 0.0
-        """Seconds that judging one output took last."""
+        self.check_s = self.call_s = 0.0
+        """Seconds that judging one output, and a single call, took last."""
         self.uses_collectives = False
         self._asked_s = self._compiling_s = 0.0
         """How long the candidate's ranks have taken for all requests; and beyond what those may without a compiler."""
@@ -83,6 +83,8 @@ class Pair:
         outcome = self.candidate.wait(self._within_budget(deadline_s))
         took_s = time.monotonic() - began
         self._asked_s += took_s
+        if op == "call":
+            self.call_s = took_s
         if callable(deadline_s):
             self._compiling_s += max(0.0, took_s - deadline_s(Phase.calling))
         if not outcome.ok:

@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -36,9 +36,11 @@ from harness.platforms import Hooks, Plan, Platform, Times, cuda
 from harness.progress import Progress, ProgressBoard
 from harness.ring import Exchanging, Ring, Use
 from harness.wire import Channel, ChannelClosedError
+from harness.wording import one_line
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
-_now_ns = time.perf_counter_ns  # bound before any candidate can replace it
+_now_ns = time.perf_counter_ns  # bound before any candidate can replace them
+_threads, _set_threads = torch.get_num_threads, torch.set_num_threads
 _MOST_TEXT, _MOST_STACK = 20000, 6000
 """Characters of an error's message and of its stack that are handed on."""
 
@@ -90,6 +92,7 @@ class Rank:
         )
         part("store")
         self.device = self.platform.start(self.rank, self.world_size, store, part)
+        self._own = _threads()
         self._memory = self.platform.symmetric(4096, sequence=0)
         self.align = self._memory.barrier
         part("rendezvous")
@@ -129,6 +132,20 @@ class Rank:
         self.platform.forget()
         self.ring = Ring([slots[slot] for slot in sorted(slots)], copies, self.use, exchange)
 
+    @contextlib.contextmanager
+    def _own_threads(self) -> Iterator[None]:
+        """torch works with the number of threads that it was started with, not with one that a candidate has set: timed
+        ranks have a core each, and so the inputs of both sides are written alike."""
+        theirs = _threads()
+        if theirs == self._own:
+            yield
+            return
+        _set_threads(self._own)
+        try:
+            yield
+        finally:
+            _set_threads(theirs)
+
     def time(
         self, call: Callable[[int], Any], message: dict[str, Any], take: Callable[[int, Any], None]
     ) -> dict[str, Any]:
@@ -145,11 +162,13 @@ class Rank:
             return range(first, first + plan.calls)
 
         def prepare(turn: int) -> None:
-            self.ring.prepare(turn, entries(turn))
+            with self._own_threads():
+                self.ring.prepare(turn, entries(turn))
 
         def before(turn: int) -> None:
             self.progress.touch()
-            self.ring.change(turn, entries(turn))
+            with self._own_threads():
+                self.ring.change(turn, entries(turn))
 
         taking_us: list[float] = []
 
@@ -270,7 +289,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SyntaxError) and Path(error.filename or "").name == "candidate.py":
         line = error.lineno
     stack = "".join(
-        f"{Path(f.filename).name}:{f.lineno} in {f.name}: {f.line or ''}\n"
+        one_line(f"{Path(f.filename).name}:{f.lineno} in {f.name}: {f.line or ''}", 300) + "\n"
         for f in shown
         if f.name != "_call_with_frames_removed"
     )

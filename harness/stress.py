@@ -107,7 +107,8 @@ def _make(
     replies = pair.ask(
         "burst",
         [{**message, "skew": own} for own in skew],
-        pair.call_deadline(pair.limits.call_s),
+        # Calls that take seconds each are slow, not stuck.
+        pair.call_deadline(max(pair.limits.call_s, 3 * count * pair.call_s)),
         meanwhile=lambda: _pulses(pair, pulses),
         when=f"in {count} calls back to back, {said}",
     )

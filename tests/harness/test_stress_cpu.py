@@ -59,6 +59,14 @@ def test_a_run_may_refuse_collectives(box):
     assert allowed.passed and not allowed.uses_nccl, allowed.summary
 
 
+def test_calls_that_are_slow_are_not_stuck_in_a_burst(box):
+    """Each takes less than the deadline of a call, those of a burst together take more."""
+    slow = "import time\n" + HONEST.replace("    out = ", "    time.sleep(0.3)\n    out = ")
+    limits = LIMITS.model_copy(update={"call_s": 2.0})
+    evaluation = box.evaluate(request(slow, timing=False, limits=limits))
+    assert evaluation.passed, evaluation.summary
+
+
 def test_memory_that_is_kept_for_new_inputs_only_is_no_leak(box):
     """As libraries keep what they have compiled for a shape: problem 32's inputs have other shapes in every call, and
     its reference holds up to 2.8 MiB more after each, until they come again."""
