@@ -19,7 +19,7 @@ from harness.types import (
     Timing,
     Verdict,
 )
-from harness.wording import figure, graphs_text, interval, time_text
+from harness.wording import figure, graphs_text, interval, plain, time_text
 
 _MAX_LOG_LINES = 24
 _MAX_FINDINGS = 3
@@ -34,7 +34,12 @@ _FOLDERS = re.compile(r"""(?<![\w./:~-])/(?:[^\s/:"'()<>,]+/)+(?=[^\s/])""")
 
 def tidy(line: str) -> str:
     """A line that came from a rank: absolute paths without their folders (nobody who reads this can use them), cut."""
-    return _FOLDERS.sub("", line)[:400]
+    return _FOLDERS.sub("", plain(line).replace("\n", " "))[:400]
+
+
+def quoted(line: str) -> str:
+    """One that stands by itself: set in, as nothing is that we say ourselves. A candidate could print a verdict."""
+    return f"    {tidy(line)}"
 
 
 def evaluation_text(evaluation: Evaluation, source: str = "", before: int | None = None) -> str:
@@ -76,7 +81,7 @@ def finding_lines(findings: Sequence[Finding], source: str, before: int | None =
             continue
         lines.append(said)
         if finding.evidence:
-            lines.append(f"    {tidy(finding.evidence)}")
+            lines.append(quoted(finding.evidence))
         if (line := _line(finding)) is not None:
             lines += context(source, line)
     return lines
@@ -95,7 +100,7 @@ def further_lines(log: str) -> list[str]:
         frames = [line for line in log.splitlines() if line.strip()]
         own = next((i for i, frame in enumerate(frames) if frame.startswith(compiler_log.CANDIDATE)), len(frames))
         # A single frame is the line that was shown already.
-        return [tidy(frame) for frame in frames[own:][-_MAX_STACK:]] if len(frames) - own > 1 else []
+        return [quoted(frame) for frame in frames[own:][-_MAX_STACK:]] if len(frames) - own > 1 else []
     shown = [f"then {tidy(error.shown)}" for error in errors[1 : _MAX_FURTHER + 1]]
     more = len(errors) - 1 - len(shown)
     return [*shown, f"... and {more} more errors"] if more else shown
@@ -230,12 +235,12 @@ def _rank_lines(report: RankReport, source: str, known: Collection[int | None]) 
     for mismatch in report.mismatches:
         lines += _mismatch_lines(mismatch)
     if report.stack and not report.ok:
-        lines += [f"  {tidy(line)}" for line in report.stack.splitlines()[-8:]]
+        lines += [quoted(line) for line in report.stack.splitlines()[-8:]]
     if report.line is not None and report.line not in known:
         lines += context(source, report.line)
     printed = [line for line in report.stderr.strip().splitlines() if not _NOISE.search(line)]
     if printed and not report.ok:
-        lines += ["  printed:"] + [f"    {tidy(line)[:200]}" for line in printed[-6:]]
+        lines += ["  printed:"] + [quoted(line)[:200] for line in printed[-6:]]
     return lines
 
 
@@ -266,11 +271,11 @@ def log_lines(log: str, source: str) -> list[str]:
     errors = [i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)]
     shown: list[str] = []
     for i in errors[:3]:
-        shown.append(tidy(lines[i]))
+        shown.append(quoted(lines[i]))
         if match := re.search(r"candidate\.py[:(](\d+)", lines[i]):
             shown += context(source, int(match[1]))
     if not errors:
-        shown = [tidy(line) for line in lines[:_MAX_LOG_LINES]]
+        shown = [quoted(line) for line in lines[:_MAX_LOG_LINES]]
     elif len(errors) > 3:
         shown.append(f"... and {len(errors) - 3} more errors")
     return shown[:_MAX_LOG_LINES]

@@ -141,7 +141,7 @@ def test_compile_reports_what_was_built(call, written, sandbox, report, session)
     assert call("compile").text == "compiled in 1.2 s. Built: kit library (f)."
     assert session.current.build.verdict is None
     failed = call("compile")
-    assert failed.text.splitlines()[:2] == ["COMPILE_ERROR: compiler: error: x", "candidate.py:5:1: error: bad y"]
+    assert failed.text.splitlines()[:2] == ["COMPILE_ERROR: compiler: error: x", "    candidate.py:5:1: error: bad y"]
     assert "  >    5 |     y = x" in failed.text and failed.data["build"]["verdict"] == "compile_error"
     assert call("read", what="attempts").text == "attempt 1: compiler: error: x, not run"
 

@@ -155,15 +155,15 @@ def test_compiler_errors_come_with_their_lines():
     lines = log_lines(COMPILER, SOURCE)
     text = "\n".join(lines)
     assert len(lines) <= 24 and not PATHS.search(text)
-    assert lines[0] == "candidate.py:42:12: error: 'm' was not declared in this scope"
+    assert lines[0] == "    candidate.py:42:12: error: 'm' was not declared in this scope"
     assert "  >   42 | line_42 = 42" in lines
-    assert "ringsmith.h:12:3: error: no member" in lines
+    assert "    ringsmith.h:12:3: error: no member" in lines
     assert "  >   50 | line_50 = 50" in lines, "nvcc writes the line in parentheses"
     assert lines[-1] == "... and 2 more errors"
 
 
 def test_a_log_without_errors_is_shown_from_its_start():
-    assert log_lines("\n".join(f"step {n}" for n in range(100)), SOURCE) == [f"step {n}" for n in range(24)]
+    assert log_lines("\n".join(f"step {n}" for n in range(100)), SOURCE) == [f"    step {n}" for n in range(24)]
     assert log_lines("", SOURCE) == []
 
 
