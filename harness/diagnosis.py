@@ -210,6 +210,16 @@ def judge_mismatches(found: list[list[Mismatch]]) -> str:
     return f"{name_ranks(wrong, len(found))}: {how}"
 
 
+def near(found: list[list[Mismatch]]) -> float | None:
+    """By how much the errors of all ranks are larger than what is allowed, if by so little that they come from
+    arithmetic and not from other data; else None."""
+    all_of_them = [mismatch for rank in found for mismatch in rank]
+    if any(m.nonfinite or not m.max_allowed or not m.rms_allowed for m in all_of_them):
+        return None
+    most = max(max(m.max_error / m.max_allowed, m.rms_error / m.rms_allowed) for m in all_of_them)
+    return most if most <= _NEAR else None
+
+
 def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]]) -> tuple[str, int | None]:
     """What wrong outputs are like, as text, and which of the named inputs they answer as a whole on every wrong rank.
     `likeness[i][rank]` = (whole, share of the wrong elements) for the i-th of `names`."""
@@ -227,7 +237,7 @@ def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]
     return "; the wrong values are not those of any other call: torn, or never written" if names else "", None
 
 
-_STALE, _TORN = 0.98, 0.1
+_STALE, _TORN, _NEAR = 0.98, 0.1, 2.0
 AFTER = "the call after"
 """Name of the inputs that a rank which was overtaken sees too early."""
 EARLY = (

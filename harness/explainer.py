@@ -122,7 +122,8 @@ class Explainer:
             if other.shape != bad.shape:
                 return {"holds": False, "firm": False}
             is_, would = judged.out.double()[bad], other.double()[bad]
-            near = ((is_ - would).abs() <= allowed) | (is_ == would) | (is_.isnan() & would.isnan())
+            reach = ((is_ - judged.truth.double()[bad]).abs() / 4).clamp_max(allowed)
+            near = ((is_ - would).abs() <= reach) | (is_ == would) | (is_.isnan() & would.isnan())
             holds &= float(near.double().mean()) >= MOST
             firm |= int(bad.sum()) >= 4 or allowed <= 1e-3 * float(judged.truth.abs().max())
         return {"holds": holds, "firm": firm}

@@ -155,12 +155,22 @@ class Tripwire:
         return _id(value), _id(getattr(value, "__code__", None))
 
 
+_PLAIN = {
+    "AsyncCollectiveTensor": "wait for it with `.wait()`",
+    "DTensor": "return its `.to_local()` or `.full_tensor()`",
+    "Parameter": "return its `.detach()`",
+    "": "return `.as_subclass(torch.Tensor)` of it",
+}
+"""How to come by a plain tensor."""
+
+
 def not_plain(output: Any) -> str | None:
     """Why an output holds something that is not exactly a tensor with memory of its own, or None. A subclass or an
     attribute can put off the work until somebody looks."""
     for index, tensor in enumerate(tensors(output)):
         if _type(tensor) is not torch.Tensor:
-            return f"output tensor {index} is a {_type(tensor).__name__}, not a plain torch.Tensor"
+            name = _type(tensor).__name__
+            return f"output tensor {index} is a {name}, not a plain torch.Tensor: {_PLAIN.get(name, _PLAIN[''])}"
         if tensor.__dict__:
             return f"output tensor {index} has attributes of its own: {', '.join(sorted(tensor.__dict__))[:80]}"
     return None

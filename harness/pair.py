@@ -100,7 +100,8 @@ class Pair:
             ]
             failed = FailedError(verdict, summary, reports, log=errors[0] if errors else "")
             if verdict in (Verdict.deadlock, Verdict.timeout):
-                failed.findings = waiting.explain(outcome.ranks, self.request.candidate.source)
+                working = verdict is Verdict.timeout
+                failed.findings = waiting.explain(outcome.ranks, self.request.candidate.source, working=working)
             raise failed
         self._look(outcome.replies)
         if self._left_s < 0:
@@ -210,6 +211,12 @@ class Pair:
             if any(wrong):
                 summary = diagnosis.judge_mismatches(wrong) + note.format(number=number + 1)
                 candidates = others(number) if callable(others) else others
+                if verdict is Verdict.race and (times := diagnosis.near(wrong)) is not None:
+                    verdict, candidates = Verdict.wrong_values, ()
+                    summary += (
+                        f"; {times:.2f} times what is allowed: too inaccurate for these inputs rather than a race (add "
+                        "up in a wider type or in several sums, round less often)"
+                    )
                 likeness = self._explain(number, items[number], candidates)
                 said, whole = diagnosis.judge_likeness([name for name, _, _ in candidates], likeness)
                 if whole is not None:
@@ -220,7 +227,9 @@ class Pair:
         if not any(reply["shared"] for reply in judged):
             for rank, reply in enumerate(replies):
                 if reply.get("shared"):
-                    raise FailedError(Verdict.integrity, f"rank {rank}: the output lies in the memory of an input")
+                    raise FailedError(
+                        Verdict.integrity, f"rank {rank}: the output lies in the memory of an input: return a clone"
+                    )
         return judged
 
     def _explain(self, number: int, item: Item, others: Sequence[Other]) -> list[list[tuple[bool, float]]]:

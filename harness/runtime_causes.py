@@ -257,7 +257,8 @@ RULES: tuple[Rule, ...] = (
          "dtype", "the backend of torch.distributed cannot send this dtype: view it as another of the same size"),
     Rule(
         r"output tensor list|input tensor list|invalid tensor size|outputShape\[|inputShape\["
-        r"|must be equal to world_size|tensor size must be equal to",
+        r"|must be equal to world_size|tensor size must be equal to|outputs?\[0\]\.sizes|in->size == out->size"
+        r"|Split sizes doesn't match|Number of tensor splits|[Ii]ncorrect (?:in|out)put list size",
         "collective sizes",
         "the tensors of a collective do not have the sizes that its world size asks for",
     ),

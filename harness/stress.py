@@ -178,7 +178,11 @@ def _threads(footprints: list[list[dict[str, int]]], calls: list[int]) -> None:
     """Raises FailedError if the threads of a rank grow with every call. The first burst may start some."""
     for rank, steps in enumerate(_steps(footprints, "threads")):
         if all(step >= count / 2 for step, count in zip(steps, calls, strict=True)):
-            raise FailedError(Verdict.integrity, f"rank {rank} starts a thread with every call and leaves it running")
+            raise FailedError(
+                Verdict.integrity,
+                f"rank {rank} starts a thread with every call and leaves it running: make pools and process groups "
+                "(`dist.new_group`) once and keep them",
+            )
 
 
 def _grown(footprints: list[list[dict[str, int]]], calls: list[int]) -> str | None:

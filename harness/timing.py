@@ -212,7 +212,8 @@ class Timed:
         if share > _IDLE_SHARE and self._idle_wanted_s > _IDLE_S:
             raise FailedError(
                 Verdict.integrity,
-                f"its ranks wanted {share:.0%} of a core each while the reference was timed and they were to wait",
+                f"its ranks wanted {share:.0%} of a core each while the reference was timed and they were to wait: "
+                "threads that poll between calls have to sleep until there is work",
             )
         used = self._pair.candidate.used_stopped_s
         if used > max(_STOPPED_S, _STOPPED_SHARE * self._stopped_s):

@@ -17,8 +17,9 @@ _WRAPPERS = ("wrapper", "call")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
 
 
-def explain(ranks: Sequence[RankOutcome], source: str) -> tuple[Finding, ...]:
-    """Of a call that not all ranks finished. The finding with the table first: it is what there is to go by."""
+def explain(ranks: Sequence[RankOutcome], source: str, *, working: bool = False) -> tuple[Finding, ...]:
+    """Of a call that not all ranks finished; `working`: all that have not are at work in their own Python code. The
+    finding with the table first: it is what there is to go by."""
     silent = [rank for rank in ranks if rank.silent]
     if not silent:
         return ()
@@ -29,6 +30,13 @@ def explain(ranks: Sequence[RankOutcome], source: str) -> tuple[Finding, ...]:
         at.setdefault(_said(place, lines), []).append(rank)
     table = "; ".join(f"{name_ranks(there)} at {said}" for said, there in at.items())
     done = [rank.rank for rank in ranks if rank.ok]
+    if working and not done:
+        where = f"all ranks at {next(iter(at))}" if len(at) == 1 else table
+        text = (
+            f"{where}: at work there in Python and not waiting for one another: a loop that does not end (asking again "
+            "and again whether a flag is there is one too), or work that takes longer than a call may"
+        )
+        return (Finding(cause="does not end", text=text, evidence=_calls(ranks), certain=False),)
     if done:
         one = "does not give" if len(done) == 1 else "not all of them give"
         text = (

@@ -9,7 +9,7 @@ import torch
 
 from harness import kit
 from harness.candidate_rank import NoSolutionError, import_candidate
-from harness.diagnosis import candidate_line, classify_error, judge_failure, judge_mismatches
+from harness.diagnosis import candidate_line, classify_error, judge_failure, judge_mismatches, near
 from harness.outcomes import Frame, Outcome, RankOutcome, describe_exit
 from harness.progress import Phase, Words
 from harness.rank import describe_error
@@ -227,6 +227,16 @@ def test_wrong_values_in_one_line():
     assert "2 of them NaN or infinite" in judge_mismatches([[mismatch(nonfinite=2)], []])
     lost = judge_mismatches([[mismatch(wrong=0)], [mismatch(wrong=0, rms_error=0.7)], []])
     assert lost.startswith("ranks 0, 1: precision lost everywhere in out: RMS error 0.7, allowed 0.002")
+
+
+def test_errors_hardly_larger_than_allowed_come_from_arithmetic():
+    little = mismatch(max_error=0.0104, rms_error=0.0015)
+    assert near([[little], []]) == pytest.approx(1.04)
+    assert near([[little], [mismatch(max_error=0.005, rms_error=0.0036)]]) == pytest.approx(1.8)
+    assert near([[little], [mismatch(max_error=0.03, rms_error=0.001)]]) is None
+    assert near([[little.model_copy(update={"nonfinite": 1})]]) is None
+    exact = mismatch(max_error=0.01, max_allowed=0, rms_error=0.01, rms_allowed=0)
+    assert near([[exact]]) is None
 
 
 def test_the_largest_error_is_that_of_all_ranks_and_outputs():

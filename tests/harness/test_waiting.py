@@ -45,6 +45,12 @@ def test_all_at_the_same_place():
     assert "different sizes, kinds, groups" in collective.text
 
 
+def test_ranks_that_are_at_work_wait_for_nobody():
+    (found,) = waiting.explain([rank(0, 7), rank(1, 7)], SOURCE, working=True)
+    assert found.cause == "does not end" and not found.certain
+    assert found.text.startswith("all ranks at line 7: `LIB.go(t)`: at work there")
+
+
 @pytest.mark.parametrize("line", [-(10**9), -1, 8, 10**9])
 def test_a_line_that_is_not_in_the_source(line):
     """The candidate can write to the progress words."""
