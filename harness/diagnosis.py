@@ -216,8 +216,9 @@ def near(found: list[list[Mismatch]]) -> float | None:
     all_of_them = [mismatch for rank in found for mismatch in rank]
     if any(m.nonfinite or not m.max_allowed or not m.rms_allowed for m in all_of_them):
         return None
-    most = max(max(m.max_error / m.max_allowed, m.rms_error / m.rms_allowed) for m in all_of_them)
-    return most if most <= _NEAR else None
+    # Where single elements are out of bounds, many that are wrong by as little make for a large RMS.
+    most = max(m.max_error / m.max_allowed if m.wrong else m.rms_error / m.rms_allowed for m in all_of_them)
+    return most if most <= NEAR else None
 
 
 def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]]) -> tuple[str, int | None]:
@@ -237,7 +238,9 @@ def judge_likeness(names: Sequence[str], likeness: list[list[tuple[bool, float]]
     return "; the wrong values are not those of any other call: torn, or never written" if names else "", None
 
 
-_STALE, _TORN, _NEAR = 0.98, 0.1, 2.0
+_STALE, _TORN = 0.98, 0.1
+NEAR = 2.0
+"""Errors of so many times what is allowed come from arithmetic."""
 AFTER = "the call after"
 """Name of the inputs that a rank which was overtaken sees too early."""
 EARLY = (

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from harness import copies, mixtures
-from harness.diagnosis import AFTER, EARLY
+from harness.diagnosis import AFTER, EARLY, NEAR
 from harness.part import FEW, MOST, Fact, Part, norm
 from harness.platforms import DIRTY
 
@@ -119,6 +119,11 @@ def unlike(part: Part) -> Fact:
     out, truth = part.out[fine], part.truth[fine]
     if len(out) < FEW or norm(out) == 0 or norm(truth) == 0:
         return Fact("unknown", "like nothing that was tried", certain=False)
+    most = float((out - truth).abs().max())
+    if most <= NEAR * part.allowed:
+        text = "hardly wrong: as of sums in too narrow a type or too long a chain, or of a constant slightly wrong"
+        evidence = f"no error is above {most / part.allowed:.2f} times what is allowed"
+        return Fact("low precision", text, evidence, certain=False)
     agree = float(out @ truth) / (norm(out) * norm(truth))
     size = norm(out) / norm(truth)
     text = "unrelated to what is right" if abs(agree) < 0.1 else "partly right: terms are missing or others added"

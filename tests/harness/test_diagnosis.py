@@ -232,7 +232,8 @@ def test_wrong_values_in_one_line():
 def test_errors_hardly_larger_than_allowed_come_from_arithmetic():
     little = mismatch(max_error=0.0104, rms_error=0.0015)
     assert near([[little], []]) == pytest.approx(1.04)
-    assert near([[little], [mismatch(max_error=0.005, rms_error=0.0036)]]) == pytest.approx(1.8)
+    assert near([[little], [mismatch(wrong=0, max_error=0.005, rms_error=0.0036)]]) == pytest.approx(1.8)
+    assert near([[mismatch(max_error=0.012, rms_error=0.009)]]) == pytest.approx(1.2)
     assert near([[little], [mismatch(max_error=0.03, rms_error=0.001)]]) is None
     assert near([[little.model_copy(update={"nonfinite": 1})]]) is None
     exact = mismatch(max_error=0.01, max_allowed=0, rms_error=0.01, rms_allowed=0)

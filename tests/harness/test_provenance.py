@@ -173,6 +173,13 @@ def test_what_is_like_nothing_is_unknown():
     assert cause == "unknown" and "partly right" in text and not certain
 
 
+def test_what_is_hardly_wrong_is_no_missing_term():
+    allowed = judge(single + 1, single, RIGHT, False, "oracle", W).bound.max_error
+    every_other = torch.arange(RIGHT.numel()).reshape(SHAPE) % 2
+    cause, _, text, certain = only((RIGHT + allowed * every_other * draw(71).abs().clamp(1.2, 1.8)).float(), **SUM)
+    assert cause == "low precision" and not certain and "hardly wrong" in text
+
+
 def test_a_slightly_wrong_formula_is_not_called_rounding():
     out = RIGHT + 0.01 * RIGHT.abs()
     assert only(out.float(), **SUM)[0] == "unknown"
