@@ -237,10 +237,10 @@ class RankSet:
         """For how long, so far, the ranks have waited for a processor that somebody else had."""
         return sum(map(proc.delayed_s, self.pids))
 
-    def started_cpu_s(self) -> float:
-        """The same of living processes that the ranks have started: all others in their jail, or, without one, their
-        descendants."""
-        return sum(map(proc.cpu_s, self._started()))
+    def started_cpu_s(self) -> dict[int, float]:
+        """Processor time so far of each living process that the ranks have started: all others in their jail, or,
+        without one, their descendants."""
+        return {pid: proc.cpu_s(pid) for pid in self._started()}
 
     def _started(self) -> set[int]:
         """None when all ranks have ended."""

@@ -47,9 +47,9 @@ class Timed:
         self._elsewhere = Elsewhere(pair.box.platform.unclocked)
         self._rest_s = 0.0
         """How long the candidate's ranks took to collect what timed calls have left behind."""
-        self._began = time.monotonic()
-        self._reference_s = self._idle_wanted_s = 0.0
-        """How long the reference was timed while the candidate was to wait, and what it wanted of the processors."""
+        self._reference_s = self._idle_wanted_s = self._started_used_s = 0.0
+        """How long the reference was timed while the candidate was to wait; what its ranks wanted of the processors
+        meanwhile, and what processes that they have started used."""
         self._stopped_s = 0.0
         """How long it was timed while the candidate was stopped."""
         self._turning_us = 0.0
@@ -73,19 +73,23 @@ class Timed:
         plan = replace(plan, communicator=next(self._next_communicator))
         ranks, idle = self._pair.reference, self._pair.candidate
         watched = idle.alive and not alone
-        wanted = idle.wanted_s() if watched else 0.0
+        wanted, used = (idle.wanted_s(), idle.started_cpu_s()) if watched else (0.0, {})
         with idle.stopped() if alone and idle.alive else contextlib.nullcontext():
             began = time.monotonic()
             ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
             reading = self._pair.box.read_clocks() if clocks else measure.Reading()
             replies = self._pair.expect(ranks.wait(120), "timing the reference")
             took_s = time.monotonic() - began
-        self._stopped_s += took_s if alone and idle.alive else 0.0
+        if alone and idle.alive:
+            self._stopped_s += took_s
+            self._look_at_the_stopped()
         if refused := [reply["not_capturable"] for reply in replies if "not_capturable" in reply]:
             raise platforms.NotCapturableError(f"the reference {refused[0]}")
         if watched:
             self._reference_s += took_s
             self._idle_wanted_s += max(0.0, idle.wanted_s() - wanted)
+            now = idle.started_cpu_s()
+            self._started_used_s += sum(max(0.0, now[pid] - used.get(pid, 0.0)) for pid in now)
             self._watched = mode, plan
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
@@ -194,38 +198,39 @@ class Timed:
         """Raises FailedError if work was done where no clock counts it."""
         self._elsewhere.judge()
 
-    @property
-    def _idle_share(self) -> float:
-        """Of a core that a rank wanted while it was to wait."""
-        return self._idle_wanted_s / max(self._reference_s, 1e-9) / self._pair.candidate.world_size
-
     def look_for_work_beside(self) -> None:
         """Raises FailedError if the candidate's ranks, or processes that they have started, were at work when they were
         to wait: whatever slows the reference makes its ratio better."""
         ends = time.monotonic() + _SUSPECTED_S
-        # Blocks of slow candidates have few samples: a short time, in which going to sleep is a share as well.
-        while self._watched and self._idle_share > _IDLE_SHARE and self._idle_wanted_s <= _IDLE_S:
+        while not (found := self._at_work_beside(_IDLE_S)) and self._at_work_beside(0.0) and self._watched:
+            # Blocks of slow candidates have few samples: a short time, in which going to sleep is a share as well.
             self._time_reference(*self._watched, clocks=False)
             if time.monotonic() > ends:
                 break
-        share = self._idle_share
-        if share > _IDLE_SHARE and self._idle_wanted_s > _IDLE_S:
-            raise FailedError(
-                Verdict.integrity,
-                f"its ranks wanted {share:.0%} of a core each while the reference was timed and they were to wait: "
-                "threads that poll between calls have to sleep until there is work",
-            )
+        if found:
+            raise FailedError(Verdict.integrity, found)
+
+    def _at_work_beside(self, least_s: float) -> str:
+        """What was at work for more than `least_s` while the reference was timed and it was to wait, and for more of
+        that time than may be; "" if nothing was."""
+        reference_s, world_size = max(self._reference_s, 1e-9), self._pair.candidate.world_size
+        ranks, started = self._idle_wanted_s / reference_s / world_size, self._started_used_s / reference_s
+        beside = "while the reference was timed and they were to wait"
+        if ranks > _IDLE_SHARE and self._idle_wanted_s > least_s:
+            hint = "threads that poll between calls have to sleep until there is work"
+            return f"its ranks wanted {ranks:.0%} of a core each {beside}: {hint}"
+        if started > _IDLE_SHARE and self._started_used_s > least_s:
+            return f"processes that it started used {started:.0%} of a core {beside}"
+        return ""
+
+    def _look_at_the_stopped(self) -> None:
+        """Raises FailedError if what was stopped while the reference was timed ran all the same."""
         used = self._pair.candidate.used_stopped_s
         if used > max(_STOPPED_S, _STOPPED_SHARE * self._stopped_s):
             raise FailedError(
                 Verdict.integrity,
                 f"its ranks, and what they started, used {used:.1f} s of the processors while they were stopped, in "
                 f"{self._stopped_s:.1f} s of timing the reference",
-            )
-        used = self._pair.candidate.started_cpu_s()
-        if used > max(_IDLE_S, _IDLE_SHARE * (time.monotonic() - self._began)):
-            raise FailedError(
-                Verdict.integrity, f"processes that it started used {used:.1f} s of the processors beside it"
             )
 
     def only_reference(self, mode: str, plan: Plan) -> list[Block]:

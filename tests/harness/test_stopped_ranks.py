@@ -70,7 +70,7 @@ def test_ranks_that_have_ended_are_no_error(tmp_path):
         pass
     ranks = RankSet(None, "candidate", tmp_path, [], [rank.pid], None)
     with ranks.stopped():
-        assert ranks.started_cpu_s() == 0.0
+        assert ranks.started_cpu_s() == {}
 
 
 def _wait_for_more(path, than):

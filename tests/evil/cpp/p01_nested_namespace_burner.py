@@ -1,5 +1,5 @@
-"""Children in a process namespace of their own making keep all cores busy while the ranks are stopped, that is while
-the reference is timed.
+"""Children in a process namespace of their own making keep all cores busy while the ranks are stopped or asleep, as
+they are while the reference is timed.
 
 Catalogue: B7, C4
 Expected: integrity
@@ -16,16 +16,16 @@ CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
 STATE = {"calls": 0}
 
 
-def stopped(pid):
+def still(pid):
     with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t", b"S")
 
 
 def burn(pid):
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
         try:
-            if stopped(pid):
+            if still(pid):
                 for _ in range(20000):
                     pass
             else:
