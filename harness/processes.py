@@ -172,6 +172,8 @@ class Processes:
             "RINGSMITH_CACHE": str(cache.root()),
             "TRITON_CACHE_DIR": str(cache.root() / "triton"),
             "OMP_NUM_THREADS": "1",
+            # Of torch.compile: else each rank starts a process per core, which are busy for seconds until they are up.
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
             **machine.MULTICAST_SWITCHES,
         }
         if self.platform.name == "cuda":

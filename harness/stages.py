@@ -258,6 +258,7 @@ class Run:
         platform, pkb = self._box.platform, self._request.protocol == "pkb"
         # Inputs that calls write into are restored before a sample.
         calls = 1 if self._writes else None
+        timed.settle()
         found = {"eager": measure.alternate(timed.reference("eager"), timed.candidate("eager"), calls)}
         timed.audits.judge()
         note = "the pkb protocol has no device-only figure" if pkb else self._time_device(timed, found)

@@ -28,6 +28,9 @@ from harness.wording import one_line
 _IDLE_SHARE, _IDLE_S, _SUSPECTED_S = 0.25, 0.1, 2.0
 """What a rank may use of a core, or want while others have it, and all together of seconds, while the reference is
 timed; and how long that is timed on where the share alone is more."""
+_SETTLES_S, _LOOK_S = 10.0, 0.2
+"""How long processes that it has started may have work of their own before anything is timed, and for how long each
+look at them is."""
 _STOPPED_SHARE, _STOPPED_S = 0.05, 0.05
 """The same of ranks that are stopped, all together: these use nothing, but for what ends the call that each is in."""
 _LEAST_US, _MOST_US = 1e-6, 1e12
@@ -56,6 +59,18 @@ class Timed:
         """What the host needs for a turn besides its calls, on the reference's slowest rank."""
         self._watched: tuple[str, Plan] | None = None
         """What was timed last then."""
+
+    def settle(self) -> None:
+        """Wait until processes that the candidate has started have nothing to do, if that is soon: a pool of workers
+        takes a while to come up."""
+        candidate, ends = self._pair.candidate, time.monotonic() + _SETTLES_S
+        before = candidate.started_cpu_s()
+        while before and time.monotonic() < ends:
+            time.sleep(_LOOK_S)
+            now = candidate.started_cpu_s()
+            if _grown(before, now) <= _IDLE_SHARE * _LOOK_S:
+                return
+            before = now
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -88,8 +103,7 @@ class Timed:
         if watched:
             self._reference_s += took_s
             self._idle_wanted_s += max(0.0, idle.wanted_s() - wanted)
-            now = idle.started_cpu_s()
-            self._started_used_s += sum(max(0.0, now[pid] - used.get(pid, 0.0)) for pid in now)
+            self._started_used_s += _grown(used, idle.started_cpu_s())
             self._watched = mode, plan
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
@@ -237,6 +251,11 @@ class Timed:
         """Three blocks of the reference in a row, while the candidate waits or when it is gone."""
         few = replace(plan, samples=max(3, plan.samples // 2))
         return [self._time_reference(mode, self.audits.planned(few, mode)) for _ in range(3)]
+
+
+def _grown(before: dict[int, float], now: dict[int, float]) -> float:
+    """By how much the processor time of processes has grown, all together."""
+    return sum(max(0.0, used - before.get(pid, 0.0)) for pid, used in now.items())
 
 
 def undisturbed(
