@@ -47,11 +47,10 @@ def _add(folder: str, names: str, found: tuple[str, ...]) -> None:
 
 _add(
     "tests/honest/cpp",
-    "p01_collects_garbage p01_cycle_holds_workspace p01_finalises_late p01_joined_thread_per_call p01_keeps_quiet "
-    "p01_logs_and_formats_errors "
-    "p01_ring_of_outputs p01_slow_first_call p01_strided_output p01_uses_temporary_files p02_growing_pool "
-    "p02_logs_each_call p03_static_output p13_multiplies_changes_only p13_own_threads_setting "
-    "p18_collective_for_part",
+    "p01_collects_garbage p01_cycle_holds_workspace p01_finalises_late p01_helper_process p01_joined_thread_per_call "
+    "p01_keeps_quiet p01_logs_and_formats_errors p01_ring_of_outputs p01_slow_first_call p01_strided_output "
+    "p01_two_threads p01_uses_temporary_files p01_workers_come_up p02_growing_pool p02_logs_each_call "
+    "p03_static_output p13_multiplies_changes_only p13_own_threads_setting p18_collective_for_part",
     GLOO,
 )
 _add(
@@ -73,7 +72,7 @@ _add(
 )
 _add("tests/honest/cuda", "p01_triton_sum p02_copy_engines_joined", COPY)
 _add("tests/honest/cuda", "p01_half_by_nccl", NCCL + SM)
-_add("tests/honest/cuda", "p01_leaves_garbage p01_looks_for_copies p02_waits_for_the_device", NCCL)
+_add("tests/honest/cuda", "p01_compiled p01_leaves_garbage p01_looks_for_copies p02_waits_for_the_device", NCCL)
 _add(
     "tests/evil/cuda",
     "p01_barrier_works_once p01_burns_while_idle p01_crash_illegal_address p01_deadlock_under_skew "

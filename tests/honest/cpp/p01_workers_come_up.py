@@ -1,4 +1,4 @@
-"""Trap: four processes of each rank are busy for seconds when the first calls are long done, as the pools of compilers
+"""Trap: two processes of each rank are busy for seconds when the first calls are long done, as the pools of compilers
 are; then they sleep for good. Right: nothing is slower for it once they sleep.
 """
 
@@ -11,10 +11,10 @@ STARTED = []
 
 
 def start():
-    for _ in range(4):
+    for _ in range(2):
         pid = os.fork()
         if pid == 0:
-            ends = time.process_time() + 2
+            ends = time.process_time() + 1.5
             while time.process_time() < ends:
                 pass
             time.sleep(600)
