@@ -23,8 +23,9 @@ _STACK_BYTES = 2 << 20
 """So much is read of what a silent rank's threads were doing: a hundred frames of a thread are 10 kB."""
 _COMPILER_S = 2.0
 """After so long without progress, and as often, it is looked whether a rank has started a compiler: progress too."""
-_STOPS_S = 0.1
-"""For how long a process may go on after SIGSTOP: one inside a driver stops when it comes back."""
+_STOPS_S, _ALL_STOP_S = 0.1, 2.0
+"""For how long a process may go on after SIGSTOP: one inside a driver stops when it comes back. And in how long all of
+them are to have stopped."""
 _GRACE_S = 1.0
 """After one rank has failed, the others get this long to report their own error before they count as waiting."""
 
@@ -257,14 +258,19 @@ class RankSet:
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
         """Neither the ranks nor what they have started runs meanwhile, whatever it would do. A process that is stopped
-        uses no processor: what was used all the same, as by one that has itself continued, adds to `used_stopped_s`."""
+        uses no processor: what was used all the same, as by one that has itself continued, adds to `used_stopped_s`,
+        and so does how long it took in vain where new ones are started without end."""
         held: set[int] = set()
         before: dict[int, float] = {}
         try:
             # Again until nothing is new: a process that was not yet stopped may have started another. One that is
             # just doing so stops when it has.
+            began = time.monotonic()
             while new := {*self.pids, *self._started()} - held:
                 held |= new
+                if time.monotonic() > began + _ALL_STOP_S:  # they start others faster than anybody could stop these
+                    self.used_stopped_s += time.monotonic() - began
+                    break
                 for pid in new:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGSTOP)

@@ -1,5 +1,6 @@
 """While the reference is timed nothing of the candidate's runs: not its ranks, nor processes that come and go."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -63,6 +64,16 @@ def test_what_a_rank_uses_that_somebody_continues_is_counted(tmp_path):
         finally:
             os.kill(child, signal.SIGKILL)
             rank.kill()
+
+
+def test_processes_without_end_hold_nobody_up(tmp_path, monkeypatch):
+    """Each time that is looked there is one more, which has ended: no process has so high a number."""
+    numbers = itertools.count(1 << 23)
+    monkeypatch.setattr(RankSet, "_started", lambda self: {next(numbers)})
+    monkeypatch.setattr("harness.ranks._ALL_STOP_S", 0.3)
+    ranks = RankSet(None, "candidate", tmp_path, [], [next(numbers)], None)
+    with ranks.stopped():
+        assert ranks.used_stopped_s >= 0.3
 
 
 def test_ranks_that_have_ended_are_no_error(tmp_path):
