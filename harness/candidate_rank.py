@@ -128,7 +128,7 @@ class CandidateRank:
             output = self._solution(*handed)
         progress.enter(Phase.draining)
         state.platform.synchronize()
-        odd = guard.not_plain(output)
+        odd = guard.not_plain(use.answer(output, handed))
         reply = {
             "tree": state.exchange["outputs"].write(use.answer(output, handed)),
             "odd": odd,
@@ -193,7 +193,7 @@ class CandidateRank:
         platform.synchronize()
         reply: dict[str, Any] = {
             "tree": state.exchange["outputs"].write(kept),
-            "odd": guard.not_plain(output),
+            "odd": guard.not_plain(state.use.answer(output, arguments)),
             **self._watched(),
         }
         del kept
@@ -230,7 +230,7 @@ class CandidateRank:
     def _rest(self, message: dict[str, Any]) -> dict[str, Any]:
         """What is to be done on nobody's clock; garbage is collected when this has been answered or before."""
         self._shelf.prepare()
-        return {}
+        return {"odd": guard.not_plain(self._last)}
 
     def _hand_over(self, message: dict[str, Any]) -> dict[str, Any]:
         """The outputs `take`, each [block, call], or, without, which there are and of how many bytes."""

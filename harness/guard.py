@@ -171,6 +171,9 @@ def not_plain(output: Any) -> str | None:
         if _type(tensor) is not torch.Tensor:
             name = _type(tensor).__name__
             return f"output tensor {index} is a {name}, not a plain torch.Tensor: {_PLAIN.get(name, _PLAIN[''])}"
+        if tensor.is_conj() or tensor.is_neg():  # a bit: whoever reads it does the work
+            name = "conj" if tensor.is_conj() else "neg"
+            return f"output tensor {index} is a lazy view: return its `.resolve_{name}()`"
         if tensor.__dict__:
             return f"output tensor {index} has attributes of its own: {', '.join(sorted(tensor.__dict__))[:80]}"
     return None

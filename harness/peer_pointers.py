@@ -366,10 +366,13 @@ def _functions(text: str, outside: set[str], budget: _Budget) -> Iterator[_Funct
         yield _Function(*signature, kernel="__global__" in header, text=body, budget=budget)
 
 
+_AFTER = re.compile(r"(?:\b(?:const|noexcept|override|final|mutable)\b\s*+)*+(?:->[\w\s:<>*&]++)?\Z")
+"""What stands between parameters and braces. Possessive: words of a return type are such words too."""
+
+
 def _signature(header: str) -> tuple[str, str] | None:
     """Name and parameters of a function; None if it is something else that has braces."""
-    header = re.sub(r"(?:\b(?:const|noexcept|override|final|mutable)\s*|->[\w\s:<>*&]+)+\Z", "", header.rstrip())
-    header = header.rstrip()
+    header = _AFTER.sub("", header.rstrip()).rstrip()
     if not header.endswith(")"):
         return None
     depth = 0

@@ -261,7 +261,7 @@ class RankSet:
         uses no processor: what was used all the same, as by one that has itself continued, adds to `used_stopped_s`,
         and so does how long it took in vain where new ones are started without end."""
         held: set[int] = set()
-        before: dict[int, float] = {}
+        before, began = dict[int, float](), 0.0
         try:
             # Again until nothing is new: a process that was not yet stopped may have started another. One that is
             # just doing so stops when it has.
@@ -277,11 +277,14 @@ class RankSet:
                 until = time.monotonic() + _STOPS_S
                 while any(map(proc.runs, new)) and time.monotonic() < until:
                     time.sleep(0.0002)
-            before = {pid: proc.cpu_s(pid) for pid in held}
+            before, began = {pid: proc.cpu_s(pid) for pid in held}, time.monotonic()
             yield
         finally:
-            now = {*before, *self._started()} if before else set()
-            self.used_stopped_s += sum(max(0.0, proc.cpu_s(pid) - before.get(pid, 0.0)) for pid in now)
+            if before:
+                self.used_stopped_s += sum(max(0.0, proc.cpu_s(pid) - used) for pid, used in before.items())
+                # Nobody could have started these: others before them, of which nothing tells any more, used the time.
+                if self._started() - held:
+                    self.used_stopped_s += time.monotonic() - began
             for pid in held:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGCONT)

@@ -285,4 +285,4 @@ def context(source: str, line: int, around: int = 2) -> list[str]:
     """Lines of the candidate around `line`, that one marked."""
     lines = source.splitlines()
     first, last = max(1, line - around), min(len(lines), line + around)
-    return [f"  {'>' if n == line else ' '} {n:4d} | {lines[n - 1][:200]}" for n in range(first, last + 1)]
+    return [f"  {'>' if n == line else ' '} {n:4d} | {plain(lines[n - 1])[:200]}" for n in range(first, last + 1)]

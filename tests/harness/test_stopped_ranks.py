@@ -76,6 +76,15 @@ def test_processes_without_end_hold_nobody_up(tmp_path, monkeypatch):
         assert ranks.used_stopped_s >= 0.3
 
 
+def test_what_was_started_while_all_were_stopped_is_counted(tmp_path, monkeypatch):
+    found = iter([set(), set(), {1 << 23}])
+    monkeypatch.setattr(RankSet, "_started", lambda self: next(found))
+    ranks = RankSet(None, "candidate", tmp_path, [], [(1 << 23) + 1], None)
+    with ranks.stopped():
+        time.sleep(0.05)
+    assert ranks.used_stopped_s >= 0.05
+
+
 def test_ranks_that_have_ended_are_no_error(tmp_path):
     with subprocess.Popen(["true"]) as rank:
         pass
