@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from harness import compile_causes, kit_header, runtime_causes
 from harness.cause_rules import Known, find
+from harness.code_text import source_lines
 from harness.compiler_log import CANDIDATE, CompilerError, errors, shorten, triton_error
 from harness.diagnosis import lost_peer, name_ranks
 from harness.types import Finding, RankReport, Verdict
@@ -55,7 +56,7 @@ def _compile_finding(error: CompilerError, source: str) -> Finding:
 def _line_of(name: str, source: str) -> int | None:
     """The only line of the candidate with this kernel or PTX instruction: ptxas names no line of it."""
     before = "" if name.startswith(".") else r"(?<![\w.])"
-    lines = [(n, text) for n, text in enumerate(source.splitlines(), 1) if name in text]
+    lines = [(n, text) for n, text in enumerate(source_lines(source), 1) if name in text]
     lines = [(n, text) for n, text in lines if name and re.search(rf"{before}{re.escape(name)}(?!\w)", text)]
     kernels = [(n, text) for n, text in lines if "__global__" in text]
     return next((found[0][0] for found in (lines, kernels) if len(found) == 1), None)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.code_text import source_lines
+
 
 @dataclass(frozen=True)
 class Headers:
@@ -164,7 +166,7 @@ class CompileError:
         """Where in the text of a translation unit this is, counted from 1; None if in some other file. `name` is the
         file that the text stands in; its #line directives may say otherwise."""
         at, number = name, 0
-        for i, text in enumerate(source.splitlines(), 1):
+        for i, text in enumerate(source_lines(source), 1):
             number += 1
             if (at, number) == (self.file, self.line):
                 return i
@@ -221,7 +223,7 @@ def is_certain(error: CompileError, source: str, name: str, full: Headers, check
     if types:
         named = _words([*re.findall(r'"(.*?)"', error.message), *re.findall(r"operand types are: (.*)", error.block)])
     same_types = all(full.words.get(w, 0) == few.words.get(w, 0) for w in named - _KEYWORDS)
-    return same_types and _same_words("\n".join(source.splitlines()[:line]), full, few)
+    return same_types and _same_words("\n".join(source_lines(source)[:line]), full, few)
 
 
 def _same_conditionals(source: str, full: Headers) -> bool:

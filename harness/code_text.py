@@ -34,6 +34,12 @@ class Piece:
         return min(self.first_line + self.text.count("\n", 0, offset), self.last_line)
 
 
+def source_lines(source: str) -> list[str]:
+    """As Python and the compilers count them. (`str.splitlines` also ends a line at form feeds and the like.)"""
+    lines = re.split(r"\r\n|\r|\n", source)
+    return lines if lines[-1] else lines[:-1]
+
+
 @functools.lru_cache(maxsize=1)
 def parsed(source: str) -> ast.Module:
     """Its tree, not to be changed. Raises SyntaxError, ValueError, RecursionError or MemoryError."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import proc
+from harness.code_text import source_lines
 from harness.errors import SandboxError
 from harness.pair import FailedError, Pair
 from harness.platforms.cuda import cuda_home, wait_gone
@@ -122,7 +123,7 @@ def read(text: str) -> Crash | None:
 
 def findings(crashes: list[Crash], dumps: int, world_size: int, source: str) -> tuple[Finding, ...]:
     """One for each place. Ranks are not told apart: a dump is named after a process of the jail."""
-    lines = source.splitlines()
+    lines = source_lines(source)
     found: dict[tuple[str, str, int], Finding] = {}
     for crash in crashes:
         line = crash.line if crash.file == "candidate.py" else crash.caller_line

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from harness import ring
+from harness.wording import one_line
 from problems.spec import Subgroups
 
 _ALIGN = 64
@@ -225,8 +226,12 @@ def structure_error(expected: Any, tree: dict[str, Any], path: str = "out") -> s
         items = dict(zip(tree["keys"], tree["items"], strict=True))
         found = (structure_error(v, items[str(k)], f"{path}[{k!r}]") for k, v in expected.items())
         return next((error for error in found if error), None)
-    if tree["kind"] != "plain":
+    # How far a number is off is for the comparison; what is none is right or wrong.
+    alike = (int, float) if isinstance(expected, (int, float)) else type(expected)
+    if tree["kind"] != "plain" or not isinstance(tree["value"], alike):
         return f"{path} must be {expected!r}, not {_kind_name(tree)}"
+    if isinstance(expected, str) and tree["value"] != expected:
+        return f"{path} is {one_line(repr(tree['value']))}; it must be {expected!r}"
     return None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness import policy
-from harness.code_text import Piece, parsed, pieces
+from harness.code_text import Piece, parsed, pieces, source_lines
 from harness.peer_pointers import COPIES, OWN, PeerPointers
 from harness.types import Mechanism, PlatformName
 
@@ -185,7 +185,7 @@ class _Flow:
         self._descriptors: set[str] = set()  # Triton kernels that may copy in bulk
         self._loops: set[str] = set()
         self._function: ast.AST | None = None
-        self._lines = source.splitlines()
+        self._lines = source_lines(source)
         tree = parsed(source)
         self._define(tree.body)
         for _ in range(_ROUNDS):

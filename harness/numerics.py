@@ -119,12 +119,10 @@ def pairs(output: Any, expected: Any, oracle: Any, path: str) -> list[tuple[str,
         return [p for i, e in enumerate(expected) for p in pairs(output[i], e, oracle[i], f"{path}[{i}]")]
     if isinstance(expected, dict):
         return [p for k, e in expected.items() for p in pairs(output[str(k)], e, oracle[k], f"{path}[{k!r}]")]
-    # A plain value is compared as a float64 scalar; what is not a number is shown as NaN against 0, which never match.
+    # A plain number is compared as a float64 scalar; of other plain values none that is wrong comes here.
     if output == expected:
         return []
-    numbers = isinstance(output, (int, float)) and isinstance(expected, (int, float))
-    both = (_float(output), _float(expected)) if numbers else (math.nan, 0.0)
-    pair = [torch.tensor(value, dtype=torch.float64) for value in both]
+    pair = [torch.tensor(_float(value), dtype=torch.float64) for value in (output, expected)]
     return [(path, pair[0], pair[1], pair[1])]
 
 

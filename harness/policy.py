@@ -23,6 +23,9 @@ class PolicyError(Exception):
     """A built object holds what this host forbids; the text says what."""
 
 
+# Python itself takes seconds to parse some of this size, and the square of it: this runs in the supervisor.
+_MAX_BYTES = 256 << 10
+
 # On a shared host these have put the GPUs of everybody out of service; no environment variable stops a candidate.
 _START = r"(?:(?<!\w)|(?<=\\[a-z]))"  # of a word, which the escape of a line break may stand before
 _MULTICAST = (
@@ -70,8 +73,16 @@ def allowed() -> frozenset[str]:
     return frozenset(re.split(r"[\s,]+", os.environ.get(ALLOW_VARIABLE, ""))) & {"multicast"}
 
 
+def too_long(source: str) -> str | None:
+    """Why a source is not even read, or None."""
+    size = len(source.encode(errors="replace"))
+    return f"the source has {size} bytes; at most {_MAX_BYTES} are read" if size > _MAX_BYTES else None
+
+
 def violation(source: str, allow: frozenset[str] = frozenset()) -> str | None:
     """The first forbidden feature in a candidate's source, with its line, or None. `allow` as of `allowed()`."""
+    if found := too_long(source):
+        return found
     there = pieces(source)
     for topic, pattern, reason in _SOURCE_RULES:
         if topic in allow:
@@ -85,7 +96,10 @@ def violation(source: str, allow: frozenset[str] = frozenset()) -> str | None:
 
 
 def names_nccl(source: str) -> str | None:
-    """What in a candidate's source uses NCCL other than through torch.distributed, or None. A hint, not a refusal."""
+    """What in a candidate's source uses NCCL other than through torch.distributed, or None. A hint, not a refusal.
+    Nothing is looked for in one that is `too_long`."""
+    if too_long(source):
+        return None
     return next((match[0] for piece in pieces(source) if (match := _NCCL.search(piece.text))), None)
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from harness.code_text import parsed
+from harness.code_text import parsed, source_lines
 from harness.types import Finding, Verdict
 
 _STREAM = re.compile(r"\bcuda\.Stream\(|\bcudaStreamCreate\w*\(|\bcuStreamCreate\w*\(|getStreamFromPool")
@@ -31,7 +31,7 @@ def unwaited(verdict: Verdict | None, source: str, found: Sequence[Finding]) -> 
         )
     if verdict is not Verdict.race or any(finding.cause != "unknown" for finding in found):
         return ()
-    streams = [n for n, line in enumerate(source.splitlines(), 1) if _STREAM.search(line)]
+    streams = [n for n, line in enumerate(source_lines(source), 1) if _STREAM.search(line)]
     if not streams:
         return ()
     return (

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.code_text import source_lines
 from harness.diagnosis import candidate_line, name_ranks
 from harness.outcomes import Frame, RankOutcome
 from harness.progress import Phase
@@ -23,7 +24,7 @@ def explain(ranks: Sequence[RankOutcome], source: str, *, working: bool = False)
     silent = [rank for rank in ranks if rank.silent]
     if not silent:
         return ()
-    lines = source.splitlines()
+    lines = source_lines(source)
     places = {rank.rank: _place(rank) for rank in silent}
     at: dict[str, list[int]] = {}
     for rank, place in places.items():

@@ -1,5 +1,6 @@
 """Change part of the candidate."""
 
+from harness.policy import too_long
 from tools.base import ToolError, ToolResult
 from tools.session import Session
 from tools.write_candidate import written_text
@@ -20,6 +21,8 @@ def edit_candidate(session: Session, old: str, new: str) -> ToolResult:
             f"old {where} in the candidate; copy a longer passage exactly (`read` with what=candidate shows it)."
         )
     edited = source.replace(old, new)
+    if why := too_long(edited):
+        raise ToolError(f"with the change {why}.")
     attempt = session.write(edited)
     line = source[: source.find(old)].count("\n") + 1
     return ToolResult(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness import kit_header
+from harness.code_text import source_lines
 from problems.catalogue import statement
 from tools import pages
 from tools.base import ToolError, ToolResult
@@ -57,4 +58,4 @@ def _line(attempt: Attempt) -> str:
 
 
 def _numbered(source: str) -> str:
-    return "\n".join(f"{n:4d} | {line}" for n, line in enumerate(source.splitlines(), 1))
+    return "\n".join(f"{n:4d} | {line}" for n, line in enumerate(source_lines(source), 1))

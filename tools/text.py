@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from harness import compiler_log
 from harness.causes import EXPLAINED
+from harness.code_text import source_lines
 from harness.types import (
     BuildReport,
     Evaluation,
@@ -283,6 +284,6 @@ def log_lines(log: str, source: str) -> list[str]:
 
 def context(source: str, line: int, around: int = 2) -> list[str]:
     """Lines of the candidate around `line`, that one marked."""
-    lines = source.splitlines()
+    lines = source_lines(source)
     first, last = max(1, line - around), min(len(lines), line + around)
     return [f"  {'>' if n == line else ' '} {n:4d} | {plain(lines[n - 1])[:200]}" for n in range(first, last + 1)]

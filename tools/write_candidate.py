@@ -1,5 +1,7 @@
 """Replace the candidate."""
 
+from harness.code_text import source_lines
+from harness.policy import too_long
 from tools.base import ToolError, ToolResult
 from tools.session import Session
 from tools.text import context
@@ -13,13 +15,15 @@ def write_candidate(session: Session, source: str) -> ToolResult:
     """
     if not source.strip():
         raise ToolError("source is empty; send the whole module.")
+    if why := too_long(source):
+        raise ToolError(f"{why}; send a shorter module.")
     attempt = session.write(source)
     return ToolResult(text=written_text(attempt.number, source), candidate=attempt.candidate)
 
 
 def written_text(number: int, source: str) -> str:
     """What was written, with Python's own objection if it does not parse."""
-    text = f"attempt {number}: {len(source.splitlines())} lines written."
+    text = f"attempt {number}: {len(source_lines(source))} lines written."
     try:
         compile(source, "candidate.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:

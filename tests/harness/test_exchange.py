@@ -205,6 +205,10 @@ DEVIATIONS = {
     "deep item": ((X, [X, {"a": X}]), (X, [X, {"a": X.int()}]), "out[1][1]['a'] has dtype int32; it must be float32"),
     "list for dict": ({"a": X}, [X], "out must be a dict with the keys a"),
     "wrong keys": ({"a": X, "b": X}, {"a": X, "c": X}, "out must be a dict with the keys a, b"),
+    "number for None": ((X, None), (X, 0.0), "out[1] must be None, not a float"),
+    "None for number": ((X, 3), (X, None), "out[1] must be 3, not None"),
+    "text for number": ((X, 3), (X, "3"), "out[1] must be 3, not a str"),
+    "other text": ("mean", "PASSED", "out is 'PASSED'; it must be 'mean'"),
     "tensor for number": ((X, 3), (X, X), "out[1] must be 3, not a tensor"),
 }
 

@@ -29,6 +29,11 @@ def test_a_rank_that_returned_early():
     assert found.evidence == "all ranks are in call 3"
 
 
+def test_a_line_behind_a_form_feed():
+    (found,) = waiting.explain((rank(0, 4, "barrier"), rank(1)), SOURCE.replace("x\n", "x\f\n# \u2028", 1))
+    assert "rank 0 at line 4: `buf.barrier()`" in found.text
+
+
 def test_ranks_that_wait_at_different_places():
     found = only(rank(0, 4, "barrier"), rank(1, 5, "all_reduce", calls=4))
     assert found.cause == "different order"

@@ -81,6 +81,16 @@ def test_an_edit_must_name_one_passage(call, written, session):
     assert len(session.attempts) == 1
 
 
+def test_a_source_without_end_is_not_taken(call, written, session):
+    before = session.current.candidate
+    for text in (
+        call("write_candidate", source="#" * 300_000).text,
+        call("edit_candidate", old="return", new="#" * 300_000 + "\n    return").text,
+    ):
+        assert "at most 262144 are read" in text
+    assert session.current.candidate == before
+
+
 def test_an_edit_keeps_special_characters(call, written, session):
     new = "    y = '\\\\1 \\n ä \\\\g<0>'\n"
     call("edit_candidate", old="    y = x\n", new=new)

@@ -174,6 +174,14 @@ def test_context_stays_inside_the_source(line, shown):
     assert [text.startswith("  >") for text in lines] == [n == line for n in shown]
 
 
+def test_lines_are_those_that_python_counts():
+    source = "a = 1\f  # \x85\u2028\r\nb = '\x1c'\rc = 1 / 0\nd = 1\n"
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(compile(source, "candidate.py", "exec"), {})
+    assert caught.traceback[-1].lineno + 1 == 3
+    assert context(source, 3, 0) == ["  >    3 | c = 1 / 0"] and len(context(source, 4, 9)) == 4
+
+
 def test_context_beyond_the_source_is_empty():
     assert context(SOURCE, 200) == [] and context("", 1) == []
 
