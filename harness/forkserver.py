@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import jail_process, proc, removal
+from harness.control_group import ControlGroup
 from harness.wire import Channel, ChannelClosedError, readable
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -38,6 +39,8 @@ class ForkServer:
         """set -> rank -> wait status."""
         self._holders: dict[str, jail_process.Holder] = {}
         """set -> its jail."""
+        self._groups: dict[str, ControlGroup] = {}
+        """set -> its control group."""
 
     def serve(self) -> None:
         try:
@@ -85,6 +88,9 @@ class ForkServer:
         self._pids[name], self._exits[name] = {}, {}
         report = Report()
         try:
+            if jail and jail["group"]:
+                self._groups[name] = ControlGroup(Path(jail["group"]))
+                self._groups[name].make()
             if jail and jail["holder"]:
                 pids = self._fork_inside(message, fds, report)
             else:
@@ -113,6 +119,7 @@ class ForkServer:
                 jail_process.die_with_parent(server)
                 jail_process.close_all_but({*fds, *holder.descriptors, report.write_end})
                 init = holder.ready()
+                self._join_group(message["set"])
                 jail_process.join(init, message["jail"]["namespaces"])
                 if "net" in message["jail"]["namespaces"]:
                     jail_process.loopback_up()
@@ -131,6 +138,11 @@ class ForkServer:
         if "pids" not in told:
             raise jail_process.JailError(told.get("error", "the process that enters the jail ended"))
         return list(told["pids"])
+
+    def _join_group(self, name: str) -> None:
+        """With this process, which is not the server's own, before it forks or becomes a rank of the set."""
+        if name in self._groups:
+            self._groups[name].add(os.getpid())
 
     def _fork_ranks(
         self, message: dict[str, Any], fds: list[int], listener: socket.socket, report: Report
@@ -154,6 +166,7 @@ class ForkServer:
             jailed = bool(jail and jail["holder"])
             if not jailed:  # the kernel kills what is in a jail
                 jail_process.die_with_parent(parent)
+                self._join_group(message["set"])
             jail_process.close_all_but({fd, listener.fileno(), report.write_end, *message["locks"]})
             log = os.open(Path(message["scratch"]) / f"log.{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
             os.dup2(log, 1)
@@ -212,8 +225,11 @@ class ForkServer:
         pids = self._pids.pop(message["set"], {})
         self._exits.pop(message["set"], None)
         holder = self._holders.pop(message["set"], None)
+        group = self._groups.pop(message["set"], None)
         if holder is not None:
             holder.kill()
+        if group is not None:
+            group.kill()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -231,6 +247,8 @@ class ForkServer:
             if not doomed or time.monotonic() > deadline:
                 if holder is not None:
                     holder.close()
+                if group is not None:
+                    group.remove()
                 return {"left": len(doomed)}
             time.sleep(0.005)
 

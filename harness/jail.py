@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness import jail_process, machine
+from harness import control_group, jail_process, machine
 from harness.errors import HarnessError
 from harness.jail_files import ETC, Visible, find_visible, write_etc
 from harness.types import Frozen, IsolationLevel
@@ -44,6 +44,9 @@ USER_NAMESPACE = "user namespace"
 """Without root the others rest on it; it stands beside them, and there is no other uid."""
 NO_JAIL = "no jail"
 
+CONTROL_GROUP = "own control group"
+"""Of use where it can be had, and not asked for by `strict`: in most containers it cannot."""
+
 _TMP_SHARE, _SHM_SHARE = 8, 2
 """The jail's /tmp and /dev/shm hold at most one part in so many of the machine's memory."""
 _TRIAL_S = 30.0
@@ -58,6 +61,8 @@ class Jail(Frozen):
     """Of mount, pid, net, ipc, uts, user."""
     drops: tuple[str, ...] = ()
     """Of uid, no_new_privileges, capabilities, limits: what a process gives up before the candidate's code runs."""
+    groups: Path | None = None
+    """The folder in which control groups can be made."""
     lacking: dict[str, str] = Field(default_factory=dict)
     """Layer that was tried and does not work here -> why."""
 
@@ -67,7 +72,8 @@ class Jail(Frozen):
         namespaces = [layer for name, layer in _OF_NAMESPACE.items() if name in self.namespaces]
         drops = [layer for name, layer in _OF_DROP.items() if name in self.drops]
         user = [USER_NAMESPACE] if "user" in self.namespaces else []
-        return (*ALWAYS, *namespaces, *user, *drops) if namespaces or drops else (*ALWAYS, NO_JAIL)
+        group = [CONTROL_GROUP] if self.groups else []
+        return (*ALWAYS, *namespaces, *user, *drops, *group) if namespaces or drops else (*ALWAYS, NO_JAIL)
 
     @property
     def on(self) -> bool:
@@ -88,6 +94,8 @@ class Jail(Frozen):
         if not self.on:
             return None
         settings: dict[str, Any] = {"namespaces": list(self.namespaces), "drops": list(self.drops), "holder": None}
+        group = self.group(scratch)
+        settings["group"] = str(group) if group is not None else None
         if self.namespaces:
             visible = find_visible(devices) if self.own_files else None
             make = _bwrap if self.program == "bwrap" else _unshare
@@ -97,6 +105,10 @@ class Jail(Frozen):
                 "info": self.program == "bwrap",
             }
         return settings
+
+    def group(self, scratch: Path) -> Path | None:
+        """Where the control group of a set with this folder is, if it has one."""
+        return self.groups and self.groups / f"{scratch.parent.name}-{scratch.name}"
 
 
 def find(level: IsolationLevel) -> Jail:
@@ -123,7 +135,17 @@ def tried(program: Program | None = None) -> Jail:
             best = jail
         if not best.lacking:
             break
-    return best
+    return _with_groups(best)
+
+
+def _with_groups(jail: Jail) -> Jail:
+    """Where nothing inside can leave its group."""
+    if not (jail.own_files or jail.uid is not None):
+        return jail
+    try:
+        return jail.model_copy(update={"groups": control_group.find_home()})
+    except OSError:
+        return jail
 
 
 def _wanted(namespaces: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import removal
+from harness.control_group import ControlGroup
 from harness.errors import SandboxError
 from harness.jail import Jail, prepare
 from harness.progress import ProgressBoard
@@ -138,7 +139,8 @@ class Nursery:
         finally:
             for sock in theirs:
                 sock.close()
-        ranks = RankSet(self, name, scratch, list(channels), reply["pids"], board)
+        group = ControlGroup(folder) if jail and (folder := jail.group(scratch)) else None
+        ranks = RankSet(self, name, scratch, list(channels), reply["pids"], board, group)
         self.living.add(ranks)
         return ranks
 

@@ -81,8 +81,8 @@ def too_long(source: str) -> str | None:
 
 def violation(source: str, allow: frozenset[str] = frozenset()) -> str | None:
     """The first forbidden feature in a candidate's source, with its line, or None. `allow` as of `allowed()`."""
-    if found := too_long(source):
-        return found
+    if (long := too_long(source)) is not None:
+        return long
     there = pieces(source)
     for topic, pattern, reason in _SOURCE_RULES:
         if topic in allow:

@@ -7,12 +7,14 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness import compiler, proc, removal
+from harness.control_group import ControlGroup
+from harness.followers import Followers, Grouped, Seen
 from harness.outcomes import Frame, Outcome, RankOutcome, checked_error, describe_exit, parse_stack
 from harness.progress import Phase, ProgressBoard
 from harness.wire import Channel, ChannelClosedError, GarbledError, readable
@@ -23,9 +25,6 @@ _STACK_BYTES = 2 << 20
 """So much is read of what a silent rank's threads were doing: a hundred frames of a thread are 10 kB."""
 _COMPILER_S = 2.0
 """After so long without progress, and as often, it is looked whether a rank has started a compiler: progress too."""
-_STOPS_S, _ALL_STOP_S = 0.1, 2.0
-"""For how long a process may go on after SIGSTOP: one inside a driver stops when it comes back. And in how long all of
-them are to have stopped."""
 _GRACE_S = 1.0
 """After one rank has failed, the others get this long to report their own error before they count as waiting."""
 
@@ -57,15 +56,16 @@ class RankSet:
     """Processes that answer requests together. After a failure the set is spent: kill it."""
 
     def __init__(
-        self, nursery: _Home, name: str, scratch: Path, channels: list[Channel], pids: list[int], board: ProgressBoard
-    ) -> None:
+        self, nursery: _Home, name: str, scratch: Path, channels: list[Channel], pids: list[int],
+        board: ProgressBoard, group: ControlGroup | None = None,
+    ) -> None:  # fmt: skip
         self._nursery, self.name, self.scratch = nursery, name, scratch
         self._channels, self.pids, self._board = channels, pids, board
         self._begun: _Begun | None = None
         self.alive = True
         """Whether it can be asked: nobody has ended it or its nursery."""
-        self.used_stopped_s = 0.0
-        """Processor time that they and what they have started used while all of them were to be `stopped`."""
+        self.followers: Followers = Grouped(pids, group) if group is not None else Seen(pids)
+        """What they have started."""
 
     @property
     def world_size(self) -> int:
@@ -237,57 +237,6 @@ class RankSet:
     def delayed_s(self) -> float:
         """For how long, so far, the ranks have waited for a processor that somebody else had."""
         return sum(map(proc.delayed_s, self.pids))
-
-    def started_cpu_s(self) -> dict[int, float]:
-        """Processor time so far of each living process that the ranks have started: all others in their jail, or,
-        without one, their descendants."""
-        return {pid: proc.cpu_s(pid) for pid in self._started()}
-
-    def _started(self) -> set[int]:
-        """None when all ranks have ended."""
-        theirs = next(filter(None, map(proc.namespace, self.pids)), "")
-        if not theirs:  # nor has a process that we may not look at a namespace
-            return set()
-        if theirs == proc.namespace(os.getpid()):
-            started = proc.descendants(self.pids)
-        else:
-            inside = {pid for pid in proc.all_pids() if proc.namespace(pid) == theirs}
-            started = inside | proc.descendants(inside)  # these may be in a namespace of their own making
-        return started.difference(self.pids)
-
-    @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Neither the ranks nor what they have started runs meanwhile, whatever it would do. A process that is stopped
-        uses no processor: what was used all the same, as by one that has itself continued, adds to `used_stopped_s`,
-        and so does how long it took in vain where new ones are started without end."""
-        held: set[int] = set()
-        before, began = dict[int, float](), 0.0
-        try:
-            # Again until nothing is new: a process that was not yet stopped may have started another. One that is
-            # just doing so stops when it has.
-            began = time.monotonic()
-            while new := {*self.pids, *self._started()} - held:
-                held |= new
-                if time.monotonic() > began + _ALL_STOP_S:  # they start others faster than anybody could stop these
-                    self.used_stopped_s += time.monotonic() - began
-                    break
-                for pid in new:
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGSTOP)
-                until = time.monotonic() + _STOPS_S
-                while any(map(proc.runs, new)) and time.monotonic() < until:
-                    time.sleep(0.0002)
-            before, began = {pid: proc.cpu_s(pid) for pid in held}, time.monotonic()
-            yield
-        finally:
-            if before:
-                self.used_stopped_s += sum(max(0.0, proc.cpu_s(pid) - used) for pid, used in before.items())
-                # Nobody could have started these: others before them, of which nothing tells any more, used the time.
-                if self._started() - held:
-                    self.used_stopped_s += time.monotonic() - began
-            for pid in held:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGCONT)
 
     def forget(self) -> None:
         """Let go of the ranks: with their channels closed they leave by themselves, at the latest with the nursery."""

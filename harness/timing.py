@@ -63,14 +63,12 @@ class Timed:
     def settle(self) -> None:
         """Wait until processes that the candidate has started have nothing to do, if that is soon: a pool of workers
         takes a while to come up."""
-        candidate, ends = self._pair.candidate, time.monotonic() + _SETTLES_S
-        before = candidate.started_cpu_s()
-        while before and time.monotonic() < ends:
+        followers, ends = self._pair.candidate.followers, time.monotonic() + _SETTLES_S
+        while followers.there() and time.monotonic() < ends:
+            used_s = followers.watch()
             time.sleep(_LOOK_S)
-            now = candidate.started_cpu_s()
-            if _grown(before, now) <= _IDLE_SHARE * _LOOK_S:
+            if used_s() <= _IDLE_SHARE * _LOOK_S:
                 return
-            before = now
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -88,8 +86,8 @@ class Timed:
         plan = replace(plan, communicator=next(self._next_communicator))
         ranks, idle = self._pair.reference, self._pair.candidate
         watched = idle.alive and not alone
-        wanted, used = (idle.wanted_s(), idle.started_cpu_s()) if watched else (0.0, {})
-        with idle.stopped() if alone and idle.alive else contextlib.nullcontext():
+        wanted, used_s = (idle.wanted_s(), idle.followers.watch()) if watched else (0.0, float)
+        with idle.followers.stopped() if alone and idle.alive else contextlib.nullcontext():
             began = time.monotonic()
             ranks.begin("time", {"mode": mode, "plan": asdict(plan)})
             reading = self._pair.box.read_clocks() if clocks else measure.Reading()
@@ -103,7 +101,7 @@ class Timed:
         if watched:
             self._reference_s += took_s
             self._idle_wanted_s += max(0.0, idle.wanted_s() - wanted)
-            self._started_used_s += _grown(used, idle.started_cpu_s())
+            self._started_used_s += used_s()
             self._watched = mode, plan
         times, host = [reply["times_us"] for reply in replies], [reply["host_us"] for reply in replies]
         audited = [set(reply["audited"]) for reply in replies]
@@ -239,7 +237,7 @@ class Timed:
 
     def _look_at_the_stopped(self) -> None:
         """Raises FailedError if what was stopped while the reference was timed ran all the same."""
-        used = self._pair.candidate.used_stopped_s
+        used = self._pair.candidate.followers.used_stopped_s
         if used > max(_STOPPED_S, _STOPPED_SHARE * self._stopped_s):
             raise FailedError(
                 Verdict.integrity,
@@ -251,11 +249,6 @@ class Timed:
         """Three blocks of the reference in a row, while the candidate waits or when it is gone."""
         few = replace(plan, samples=max(3, plan.samples // 2))
         return [self._time_reference(mode, self.audits.planned(few, mode)) for _ in range(3)]
-
-
-def _grown(before: dict[int, float], now: dict[int, float]) -> float:
-    """By how much the processor time of processes has grown, all together."""
-    return sum(max(0.0, used - before.get(pid, 0.0)) for pid, used in now.items())
 
 
 def undisturbed(
