@@ -1,8 +1,8 @@
 """A control group (cgroup v2) of all processes of a set of ranks, whatever they start: it stops them at one stroke and
 accounts for all their processor time, however short they lived. Standard library only.
 
-No controller is needed, only a place where this user may make groups: root has one unless the machine is a container
-with a read-only /sys/fs/cgroup, an ordinary user where systemd has delegated one.
+No controller is needed, only a place where this user may make groups: root has one, unless the machine is a container
+with a read-only /sys/fs/cgroup.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ def tried(program: Program | None = None) -> Jail:
 
 
 def _with_groups(jail: Jail) -> Jail:
-    """Where nothing inside can leave its group."""
-    if not (jail.own_files or jail.uid is not None):
+    """Only where processes inside are somebody else's: who owns a group may let it go on, or fill it with others."""
+    if jail.uid is None:
         return jail
     try:
         return jail.model_copy(update={"groups": control_group.find_home()})

@@ -75,7 +75,11 @@ def find_visible(devices: bool) -> Visible:
     nodes = [Path("/dev", name) for name in _NODES]
     if devices:
         nodes += sorted(Path("/dev").glob("nvidia*"))
-    read_only = sorted({*folders, *below}) + ([Path("/sys")] if os.path.isdir("/sys") else [])
+    read_only = sorted({*folders, *below})
+    if os.path.isdir("/sys"):
+        read_only.append(Path("/sys"))
+        # Without root all that is mounted below comes along, and a user's processes may freeze the user's groups.
+        masks[Path("/sys")] = [path for path in [Path("/sys/fs/cgroup")] if path.is_dir()]
     return Visible(
         read_only=tuple(read_only),
         masked_below={folder: tuple(hidden) for folder, hidden in masks.items()},

@@ -146,8 +146,14 @@ def join(init: int, namespaces: Sequence[str]) -> None:
     except OSError as error:
         raise JailError(f"the jail's process: {error.strerror}") from None
     try:
-        flags = sum(_NAMESPACE_FLAGS[name] for name in namespaces)
-        _check(_libc.setns(pidfd, flags), f"joining the namespaces {' '.join(namespaces)}")
+        if "user" in namespaces:
+            _check(_libc.setns(pidfd, _NAMESPACE_FLAGS["user"]), "joining the namespace of users")
+            # Nor shall there be others in it: who makes one has all powers there, as to mount what is hidden.
+            with contextlib.suppress(OSError):
+                Path("/proc/sys/user/max_user_namespaces").write_text("0")
+        flags = sum(_NAMESPACE_FLAGS[name] for name in namespaces if name != "user")
+        if flags:
+            _check(_libc.setns(pidfd, flags), f"joining the namespaces {' '.join(namespaces)}")
         if "uts" in namespaces:
             socket.sethostname(HOSTNAME)
     finally:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -338,6 +339,35 @@ def test_a_jail_ends_with_the_process_that_holds_it(tmp_path):
     holder.process.stdin.close()
     assert holder.process.wait(10) == 0 and holder.ended()
     holder.close()
+
+
+NESTED = """
+import ctypes, os, sys
+from harness import jail_process
+jail_process.join(int(sys.argv[1]), sys.argv[2].split())
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.unshare(0x10000000), os.strerror(ctypes.get_errno()))
+"""
+
+
+def test_no_namespace_of_users_is_made_in_another(tmp_path):
+    """As an ordinary user's jail has one, in which somebody could make himself powerful again."""
+    names = ("user", "mount", "pid", "net", "ipc", "uts")
+    jail.prepare(tmp_path)
+    holder = jail_process.Holder(jail.Jail(program="unshare", namespaces=names).settings(tmp_path, False)["holder"])
+    try:
+        made = [sys.executable, "-c", NESTED, str(holder.ready()), " ".join(names)]
+        done = subprocess.run(made, capture_output=True, text=True, cwd=ROOT, check=True)
+        assert done.stdout == "-1 No space left on device\n"
+    finally:
+        holder.kill()
+        holder.process.wait()
+        holder.close()
+
+
+def test_no_control_group_can_be_seen(box):
+    found = look(box, "return {'groups': os.listdir('/sys/fs/cgroup') if os.path.isdir('/sys/fs/cgroup') else []}")
+    assert found == {"groups": []}
 
 
 def _untrusted(box: Sandbox) -> list[int]:
