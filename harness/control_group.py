@@ -50,7 +50,7 @@ class ControlGroup:
             self._freeze(False)
 
     def _freeze(self, on: bool) -> None:
-        with contextlib.suppress(FileNotFoundError, OSError):
+        with contextlib.suppress(OSError):
             self._write("cgroup.freeze", "1" if on else "0")
         until = time.monotonic() + _STOPS_S
         while on and "frozen 0" in self._lines("cgroup.events") and time.monotonic() < until:
