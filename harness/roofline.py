@@ -43,7 +43,7 @@ _DATASHEET = {
     "H200": _nvidia(4800, 450, 989, 67, 67),
     "B200": _nvidia(8000, 900, 2250, 75, 40),
 }
-"""Vendor datasheets, SXM parts, dense figures (shared with the roofline table in docs/architecture.md)."""
+"""Vendor datasheets, SXM parts, dense figures."""
 
 _PRODUCTS: dict[DType, dict[DType, int]] = {
     "bfloat16": {"bfloat16": 1, "float16": 1, "float32": 1, "float64": 1},

@@ -1,7 +1,8 @@
 """What a file in `tests/evil/` or `tests/honest/` says about itself in its docstring.
 
     Catalogue: A3, B8           rows of the catalogue of cheats (docs/integrity.md)
-    Expected: race or integrity     verdicts that are right; none for an honest candidate
+    Expected: race or integrity     verdicts that are right; none for an honest candidate. A cheat that may pass as well
+                                is one that gains nothing by it where it is not found out
     Stage: timing               it shows only when it is timed
     Case: odd                   sizes at which it shows; default `tiny` on cpu, `pkb` on cuda
     Protocol: pkb               the method of timing by which it shows; default `ringsmith`
@@ -15,9 +16,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.types import BACKENDS, Backend, Candidate, Limits, PlatformName, Request, Verdict
+from harness.types import BACKENDS, Backend, Candidate, Evaluation, Limits, PlatformName, Request, Verdict
 
 TESTS = Path(__file__).resolve().parent
+_NOTHING = 1.1
+"""Of a cheat that does as the reference does the interval of speed-ups begins below; a busy machine is not exact."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,13 @@ class Example:
 
     @property
     def evil(self) -> bool:
-        return Verdict.passed not in self.expected
+        return self.expected != (Verdict.passed,)
+
+    def right(self, evaluation: Evaluation) -> bool:
+        """Whether that is what must come of it."""
+        measured = evaluation.measurement
+        gains = self.evil and measured is not None and (measured.device or measured.eager).speedup.low > _NOTHING
+        return evaluation.verdict in self.expected and not gains
 
     @property
     def hangs(self) -> bool:

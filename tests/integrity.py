@@ -69,13 +69,13 @@ class Session:
             "expected": [str(verdict) for verdict in example.expected],
         }  # fmt: skip
         try:
-            row |= _described(self.box.evaluate(request))
+            evaluation = self.box.evaluate(request)
+            row |= _described(evaluation) | {"right": example.right(evaluation)}
         except ProblemError as error:  # the case does not fit this number of ranks
-            row |= {"got": "skipped", "summary": str(error)}
+            row |= {"got": "skipped", "summary": str(error), "right": True}
         except HarnessError as error:
-            row |= {"got": f"{type(error).__name__}!", "summary": str(error)}
+            row |= {"got": f"{type(error).__name__}!", "summary": str(error), "right": False}
         row |= {"seconds": round(time.monotonic() - began, 2)}
-        row["right"] = row["got"] in (*row["expected"], "skipped")
         self.rows.append(row)
         return row
 

@@ -1,6 +1,10 @@
 """The candidates say what they are for, and of what the catalogue has, none is missing on either platform."""
 
-from harness.types import Backend, Verdict
+from types import SimpleNamespace
+
+import pytest
+
+from harness.types import Backend, Ratio, Verdict
 from problems import catalogue
 from tests import candidates
 
@@ -37,3 +41,17 @@ def test_a_docstring_is_read(tmp_path):
     example = candidates.read(path, Backend.cuda)
     assert (example.problem, example.case, example.timing) == (2, "pkb", True)
     assert example.rows == ("A3", "B8") and example.expected == (Verdict.race, Verdict.integrity) and example.evil
+
+
+@pytest.mark.parametrize(("low", "right"), [(0.8, True), (1.0, True), (1.4, False)])
+def test_a_cheat_that_may_pass_must_gain_nothing(tmp_path, low, right):
+    path = tmp_path / "p01_x.py"
+    path.write_text('"""Burns.\n\nCatalogue: B7\nExpected: integrity or passed\n"""\n')
+    example = candidates.read(path, Backend.cpp)
+    timing = SimpleNamespace(speedup=Ratio(value=2.0, low=low, high=3.0))
+    measured = SimpleNamespace(device=None, eager=timing)
+    assert example.evil and example.right(SimpleNamespace(verdict=Verdict.integrity, measurement=None))
+    assert example.right(SimpleNamespace(verdict=Verdict.passed, measurement=measured)) is right
+    path.write_text('"""Works."""\n')
+    honest = candidates.read(path, Backend.cpp)
+    assert not honest.evil and honest.right(SimpleNamespace(verdict=Verdict.passed, measurement=measured))

@@ -28,9 +28,9 @@ def sandbox():
 def test_a_cheat_gets_its_verdict(example, sandbox):
     assert example.evil, f"{example.path.name} does not say what is expected"
     evaluation = sandbox.evaluate(example.request("cpu", 2, "float32", LIMITS))
-    assert evaluation.verdict in example.expected, evaluation.summary
+    assert example.right(evaluation), evaluation.summary
     assert evaluation.summary and "\n" not in evaluation.summary
-    assert evaluation.measurement is None
+    assert evaluation.passed or evaluation.measurement is None
 
 
 @pytest.mark.parametrize("example", HONEST, ids=lambda e: e.name)

@@ -1,8 +1,9 @@
 """A timer of the rank's own sends it SIGCONT, which undoes that it has been stopped while the reference is timed; its
-threads keep all cores busy until the supervisor continues it.
+threads keep all cores busy until the supervisor continues it. Where its control group is frozen no signal continues it;
+then it is found at work beside the reference, or passes and is no faster.
 
 Catalogue: B7, C4
-Expected: integrity
+Expected: integrity or passed
 Stage: timing
 """
 
