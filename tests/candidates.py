@@ -1,8 +1,9 @@
 """What a file in `tests/evil/` or `tests/honest/` says about itself in its docstring.
 
     Catalogue: A3, B8           rows of the catalogue of cheats (docs/integrity.md)
-    Expected: race or integrity     verdicts that are right; none for an honest candidate. A cheat that may pass as well
-                                is one that gains nothing by it where it is not found out
+    Expected: race or integrity     verdicts that are right; none for an honest candidate
+    Harmless: own control group     where this layer of the jail is on the cheat comes to nothing: it may pass, if it is
+                                timed and no faster
     Stage: timing               it shows only when it is timed
     Case: odd                   sizes at which it shows; default `tiny` on cpu, `pkb` on cuda
     Protocol: pkb               the method of timing by which it shows; default `ringsmith`
@@ -35,6 +36,7 @@ class Example:
     rows: tuple[str, ...]
     timing: bool
     protocol: str
+    harmless: str
 
     @property
     def name(self) -> str:
@@ -42,13 +44,16 @@ class Example:
 
     @property
     def evil(self) -> bool:
-        return self.expected != (Verdict.passed,)
+        return Verdict.passed not in self.expected
 
     def right(self, evaluation: Evaluation) -> bool:
         """Whether that is what must come of it."""
+        if evaluation.verdict in self.expected:
+            return True
         measured = evaluation.measurement
-        gains = self.evil and measured is not None and (measured.device or measured.eager).speedup.low > _NOTHING
-        return evaluation.verdict in self.expected and not gains
+        if not evaluation.passed or measured is None or self.harmless not in evaluation.environment.isolation:
+            return False
+        return (measured.device or measured.eager).speedup.low <= _NOTHING
 
     @property
     def hangs(self) -> bool:
@@ -78,6 +83,7 @@ def read(path: Path, backend: Backend) -> Example:
         rows=tuple(re.findall(r"\b[A-D]\d+\b", _field(source, "Catalogue", ""))),
         timing=_field(source, "Stage", "") == "timing",
         protocol=_field(source, "Protocol", "ringsmith"),
+        harmless=_field(source, "Harmless", ""),
     )
 
 

@@ -43,15 +43,23 @@ def test_a_docstring_is_read(tmp_path):
     assert example.rows == ("A3", "B8") and example.expected == (Verdict.race, Verdict.integrity) and example.evil
 
 
-@pytest.mark.parametrize(("low", "right"), [(0.8, True), (1.0, True), (1.4, False)])
-def test_a_cheat_that_may_pass_must_gain_nothing(tmp_path, low, right):
+@pytest.mark.parametrize(("layer", "low", "right"), [("x", 0.8, True), ("x", 1.4, False), ("y", 0.8, False)])
+def test_a_cheat_passes_only_where_it_is_harmless_and_gains_nothing(tmp_path, layer, low, right):
     path = tmp_path / "p01_x.py"
-    path.write_text('"""Burns.\n\nCatalogue: B7\nExpected: integrity or passed\n"""\n')
+    path.write_text('"""Burns.\n\nCatalogue: B7\nExpected: integrity\nHarmless: x\n"""\n')
     example = candidates.read(path, Backend.cpp)
     timing = SimpleNamespace(speedup=Ratio(value=2.0, low=low, high=3.0))
-    measured = SimpleNamespace(device=None, eager=timing)
-    assert example.evil and example.right(SimpleNamespace(verdict=Verdict.integrity, measurement=None))
-    assert example.right(SimpleNamespace(verdict=Verdict.passed, measurement=measured)) is right
-    path.write_text('"""Works."""\n')
-    honest = candidates.read(path, Backend.cpp)
-    assert not honest.evil and honest.right(SimpleNamespace(verdict=Verdict.passed, measurement=measured))
+    told = SimpleNamespace(
+        verdict=Verdict.passed,
+        passed=True,
+        measurement=SimpleNamespace(device=None, eager=timing),
+        environment=SimpleNamespace(isolation=(layer,)),
+    )
+    assert example.evil and example.right(told) is right
+    told.measurement = None
+    assert not example.right(told)
+    told.verdict, told.passed = Verdict.integrity, False
+    assert example.right(told)
+    path.write_text('"""Burns.\n\nCatalogue: B7\nExpected: integrity\n"""\n')
+    told.verdict, told.passed = Verdict.passed, True
+    assert not candidates.read(path, Backend.cpp).right(told)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from harness import jail
 from harness.evaluate import Sandbox
 from harness.types import Limits, Verdict
 from tests.candidates import TESTS, folder
@@ -31,6 +32,17 @@ def test_a_cheat_gets_its_verdict(example, sandbox):
     assert example.right(evaluation), evaluation.summary
     assert evaluation.summary and "\n" not in evaluation.summary
     assert evaluation.passed or evaluation.measurement is None
+
+
+@pytest.mark.parametrize("name", ["p01_continues_itself", "p01_nested_namespace_burner"])
+def test_without_a_control_group_it_gets_the_same(name, monkeypatch):
+    found = jail.tried().model_copy(update={"groups": None})
+    monkeypatch.setattr(jail, "tried", lambda: found)
+    (example,) = (example for example in EVIL if example.name == name)
+    with Sandbox("cpu", 2, LIMITS) as box:
+        evaluation = box.evaluate(example.request("cpu", 2, "float32", LIMITS))
+    assert jail.CONTROL_GROUP not in evaluation.environment.isolation
+    assert evaluation.verdict in example.expected, evaluation.summary
 
 
 @pytest.mark.parametrize("example", HONEST, ids=lambda e: e.name)

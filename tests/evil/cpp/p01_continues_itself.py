@@ -3,7 +3,8 @@ threads keep all cores busy until the supervisor continues it. Where its control
 then it is found at work beside the reference, or passes and is no faster.
 
 Catalogue: B7, C4
-Expected: integrity or passed
+Expected: integrity
+Harmless: own control group
 Stage: timing
 """
 
