@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_PREFIX = "ringsmith"
+from harness import removal
+
 _STOPS_S = 2.0
 """So long it may take until all processes stand still: those inside a driver do when they come back."""
 
@@ -37,7 +38,7 @@ class ControlGroup:
         return set(map(int, self._read("cgroup.procs").split()))
 
     def cpu_s(self) -> float:
-        """Processor time of all that have ever been in it, while they were; 0 if it is gone."""
+        """Seconds of the processors that all had who have ever been in it, while they were; 0 if it is gone."""
         return next((int(line.split()[1]) / 1e6 for line in self._lines("cpu.stat") if line.startswith("usage_")), 0.0)
 
     @contextlib.contextmanager
@@ -86,14 +87,15 @@ class ControlGroup:
 
 def group_name() -> str:
     """Of a new group of this process."""
-    return f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"ringsmith-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def find_home() -> Path:
     """The folder in which this process can make groups, found by making one. Raises OSError, which says why there is
     none."""
     home = _own_folder()
-    _sweep(home)
+    for folder in removal.orphans(home):
+        ControlGroup(folder).remove()  # one that is not empty stays
     group = ControlGroup(home / group_name())
     group.make()
     try:
@@ -116,11 +118,3 @@ def _own_folder() -> Path:
         if own and kind.startswith("cgroup2 ") and f"{own}/".startswith(root if root == "/" else f"{root}/"):
             return Path(place, own.removeprefix(root).lstrip("/"))
     raise OSError("no file system of kind cgroup2 is mounted")
-
-
-def _sweep(home: Path) -> None:
-    """Remove what processes have left that are gone. (What is not empty stays.)"""
-    for folder in home.glob(f"{_PREFIX}-*"):
-        pid = folder.name.split("-")[1]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            ControlGroup(folder).remove()

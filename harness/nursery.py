@@ -31,10 +31,8 @@ _LOG_BYTES = 16 << 20
 
 def sweep_scratch() -> None:
     """Remove the scratch folders of supervisors that are gone."""
-    for folder in _SCRATCH_ROOT.glob("ringsmith-*"):
-        pid = folder.name.split("-")[1]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            removal.remove(folder)
+    for folder in removal.orphans(_SCRATCH_ROOT):
+        removal.remove(folder)
 
 
 class Nursery:

@@ -36,6 +36,12 @@ def remove(folder: Path) -> None:
         os.rmdir(folder)
 
 
+def orphans(parent: Path) -> list[Path]:
+    """Folders there of processes of ours that are gone: `ringsmith-PID-...`."""
+    found = [(folder, folder.name.split("-")[1]) for folder in parent.glob("ringsmith-*")]
+    return [folder for folder, pid in found if pid.isdigit() and not Path("/proc", pid).exists()]
+
+
 def _gone(name: str, parent: int) -> bool:
     """Whether something that is no folder has been removed."""
     try:
