@@ -20,15 +20,15 @@ them are to have stopped."""
 
 class Followers(Protocol):
     used_stopped_s: float
-    """Processor time that ranks and followers used while all of them were to be `stopped`."""
+    """Seconds of the processors that ranks and followers used while all of them were to be `stopped`."""
 
-    def there(self) -> set[int]:
+    def pids(self) -> set[int]:
         """The living processes that the ranks have started: all others in their jail, or, without one, their
         descendants. None when all ranks have ended."""
         ...
 
     def watch(self) -> Callable[[], float]:
-        """Tells how much processor time they have used since this call."""
+        """Tells how many seconds of the processors they have used since this call."""
         ...
 
     def stopped(self) -> contextlib.AbstractContextManager[None]:
@@ -37,14 +37,14 @@ class Followers(Protocol):
         ...
 
 
-class Grouped:
+class ByControlGroup:
     """By their control group."""
 
     def __init__(self, ranks: Sequence[int], group: ControlGroup) -> None:
         self._ranks, self._group = ranks, group
         self.used_stopped_s = 0.0
 
-    def there(self) -> set[int]:
+    def pids(self) -> set[int]:
         return self._group.pids().difference(self._ranks)
 
     def watch(self) -> Callable[[], float]:
@@ -64,14 +64,14 @@ class Grouped:
                 self.used_stopped_s += max(0.0, self._group.cpu_s() - before)
 
 
-class Seen:
+class ByProc:
     """By what /proc shows."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
         self.used_stopped_s = 0.0
 
-    def there(self) -> set[int]:
+    def pids(self) -> set[int]:
         theirs = next(filter(None, map(proc.namespace, self._ranks)), "")
         if not theirs:  # nor has a process that we may not look at a namespace
             return set()
@@ -83,8 +83,8 @@ class Seen:
         return started.difference(self._ranks)
 
     def watch(self) -> Callable[[], float]:
-        before = {pid: proc.cpu_s(pid) for pid in self.there()}
-        return lambda: sum(max(0.0, proc.cpu_s(pid) - before.get(pid, 0.0)) for pid in self.there())
+        before = {pid: proc.cpu_s(pid) for pid in self.pids()}
+        return lambda: sum(max(0.0, proc.cpu_s(pid) - before.get(pid, 0.0)) for pid in self.pids())
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Seen:
             # Again until nothing is new: a process that was not yet stopped may have started another. One that is
             # just doing so stops when it has.
             began = time.monotonic()
-            while new := {*self._ranks, *self.there()} - held:
+            while new := {*self._ranks, *self.pids()} - held:
                 held |= new
                 if time.monotonic() > began + _ALL_STOP_S:  # they start others faster than anybody could stop these
                     self.used_stopped_s += time.monotonic() - began
@@ -113,7 +113,7 @@ class Seen:
             if before:
                 self.used_stopped_s += sum(max(0.0, proc.cpu_s(pid) - used) for pid, used in before.items())
                 # Nobody could have started these: others before them, of which nothing tells any more, used the time.
-                if self.there() - held:
+                if self.pids() - held:
                     self.used_stopped_s += time.monotonic() - began
             for pid in held:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

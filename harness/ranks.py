@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from harness import compiler, proc, removal
 from harness.control_group import ControlGroup
-from harness.followers import Followers, Grouped, Seen
+from harness.followers import ByControlGroup, ByProc, Followers
 from harness.outcomes import Frame, Outcome, RankOutcome, checked_error, describe_exit, parse_stack
 from harness.progress import Phase, ProgressBoard
 from harness.wire import Channel, ChannelClosedError, GarbledError, readable
@@ -64,7 +64,7 @@ class RankSet:
         self._begun: _Begun | None = None
         self.alive = True
         """Whether it can be asked: nobody has ended it or its nursery."""
-        self.followers: Followers = Grouped(pids, group) if group is not None else Seen(pids)
+        self.followers: Followers = ByControlGroup(pids, group) if group is not None else ByProc(pids)
         """What they have started."""
 
     @property

@@ -64,7 +64,7 @@ class Timed:
         """Wait until processes that the candidate has started have nothing to do, if that is soon: a pool of workers
         takes a while to come up."""
         followers, ends = self._pair.candidate.followers, time.monotonic() + _SETTLES_S
-        while followers.there() and time.monotonic() < ends:
+        while followers.pids() and time.monotonic() < ends:
             used_s = followers.watch()
             time.sleep(_LOOK_S)
             if used_s() <= _IDLE_SHARE * _LOOK_S:

@@ -11,7 +11,7 @@ import pytest
 
 from harness import control_group, followers
 from harness.control_group import ControlGroup
-from harness.followers import Grouped, Seen
+from harness.followers import ByControlGroup, ByProc
 
 CHAIN = """
 import os, sys, time
@@ -36,14 +36,14 @@ while True:
 """
 
 
-@pytest.fixture(params=[Seen, Grouped])
+@pytest.fixture(params=[ByProc, ByControlGroup])
 def start(request, tmp_path):
     """Starts a rank with a program and returns what stops it and what it starts. All are gone afterwards."""
     made, groups = [], []
 
     def started(program, written=subprocess.DEVNULL):
         group = None
-        if request.param is Grouped:
+        if request.param is ByControlGroup:
             try:
                 group = ControlGroup(control_group.find_home() / control_group.group_name())
             except OSError as error:
@@ -53,7 +53,7 @@ def start(request, tmp_path):
             program = f"open('{group._folder}/cgroup.procs', 'w').write('0')\n{program}"
         rank = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdout=written)
         made.append(rank)
-        return Seen([rank.pid]) if group is None else Grouped([rank.pid], group)
+        return ByProc([rank.pid]) if group is None else ByControlGroup([rank.pid], group)
 
     started.kind = request.param
     yield started
@@ -72,7 +72,7 @@ def start(request, tmp_path):
 
 @pytest.mark.parametrize("seconds", [0.005, 0.0002])
 def test_processes_that_are_started_one_after_the_other_stand_still(tmp_path, start, seconds):
-    if seconds < 0.001 and start.kind is Seen:
+    if seconds < 0.001 and start.kind is ByProc:
         pytest.skip("what /proc shows misses them")
     written = tmp_path / "written"
     with written.open("wb") as file:
@@ -88,7 +88,7 @@ def test_processes_that_are_started_one_after_the_other_stand_still(tmp_path, st
 
 
 def test_the_time_of_processes_that_have_ended_is_known(tmp_path, start):
-    if start.kind is Seen:
+    if start.kind is ByProc:
         pytest.skip("what /proc shows misses them")
     written = tmp_path / "written"
     with written.open("wb") as file:
@@ -96,15 +96,15 @@ def test_the_time_of_processes_that_have_ended_is_known(tmp_path, start):
         _wait_for_more(written, 0)
         used_s, rank = there.watch(), there._ranks[0]
         time.sleep(0.5)
-        assert 0.01 < used_s() < 0.6 and rank not in there.there()
+        assert 0.01 < used_s() < 0.6 and rank not in there.pids()
 
 
 def test_a_process_that_has_left_its_parents_is_found(start):
-    if start.kind is Seen:
+    if start.kind is ByProc:
         pytest.skip("only with a namespace of its own")
     there = start(LEAVES)
     until = time.monotonic() + 10
-    while len(there.there()) != 1:
+    while len(there.pids()) != 1:
         assert time.monotonic() < until
         time.sleep(0.01)
     used_s = there.watch()
@@ -130,7 +130,7 @@ while True:
 def test_what_a_rank_uses_that_somebody_continues_is_counted(start):
     there = start(CONTINUES_ITSELF)
     time.sleep(0.2)
-    (child,) = there.there()
+    (child,) = there.pids()
     with there.stopped():
         time.sleep(0.1)
     assert there.used_stopped_s < 0.05  # the child was stopped too
@@ -139,7 +139,7 @@ def test_what_a_rank_uses_that_somebody_continues_is_counted(start):
             os.kill(child, signal.SIGCONT)
             time.sleep(0.5)
         # A signal continues nothing that its group has stopped.
-        assert there.used_stopped_s > 0.1 if start.kind is Seen else there.used_stopped_s < 0.05
+        assert there.used_stopped_s > 0.1 if start.kind is ByProc else there.used_stopped_s < 0.05
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -147,17 +147,17 @@ def test_what_a_rank_uses_that_somebody_continues_is_counted(start):
 def test_processes_without_end_hold_nobody_up(monkeypatch):
     """Each time that is looked there is one more, which has ended: no process has so high a number."""
     numbers = itertools.count(1 << 23)
-    monkeypatch.setattr(Seen, "there", lambda self: {next(numbers)})
+    monkeypatch.setattr(ByProc, "pids", lambda self: {next(numbers)})
     monkeypatch.setattr(followers, "_ALL_STOP_S", 0.3)
-    there = Seen([next(numbers)])
+    there = ByProc([next(numbers)])
     with there.stopped():
         assert there.used_stopped_s >= 0.3
 
 
 def test_what_was_started_while_all_were_stopped_is_counted(monkeypatch):
     found = iter([set(), set(), {1 << 23}])
-    monkeypatch.setattr(Seen, "there", lambda self: next(found))
-    there = Seen([(1 << 23) + 1])
+    monkeypatch.setattr(ByProc, "pids", lambda self: next(found))
+    there = ByProc([(1 << 23) + 1])
     with there.stopped():
         time.sleep(0.05)
     assert there.used_stopped_s >= 0.05
@@ -167,13 +167,13 @@ def test_ranks_that_have_ended_are_no_error(start):
     there = start("pass")
     time.sleep(0.3)
     with there.stopped():
-        assert there.there() == set()
+        assert there.pids() == set()
 
 
 def test_a_group_that_is_gone_is_no_error(tmp_path):
-    there = Grouped([1 << 23], ControlGroup(tmp_path / "gone"))
+    there = ByControlGroup([1 << 23], ControlGroup(tmp_path / "gone"))
     with there.stopped():
-        assert there.there() == set() and there.watch()() == 0.0
+        assert there.pids() == set() and there.watch()() == 0.0
     assert list(tmp_path.iterdir()) == []
 
 
