@@ -95,15 +95,19 @@ def find_home() -> Path:
     none."""
     home = _own_folder()
     for folder in removal.orphans(home):
-        ControlGroup(folder).remove()  # one that is not empty stays
+        ControlGroup(folder).kill()
+        ControlGroup(folder).remove()
     group = ControlGroup(home / group_name())
     group.make()
     try:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as inside:  # ends when its input does
             group.add(inside.pid)
-            with group.frozen():
-                if "frozen 1" not in group._lines("cgroup.events") or not group._read("cpu.stat").startswith("usage_"):
-                    raise OSError("a group neither stops a process nor tells its time")
+            if inside.pid not in group.pids() or not group._read("cpu.stat").startswith("usage_"):
+                raise OSError("a group does not tell of a process and its time")
+        # Empty: should this process be killed now, one that is frozen would be there for ever.
+        with group.frozen():
+            if "frozen 1" not in group._lines("cgroup.events"):
+                raise OSError("a group cannot be frozen")
     finally:
         group.remove()
     return home

@@ -187,11 +187,17 @@ def test_groups_of_processes_that_are_gone_are_removed():
     left, own = home / f"ringsmith-{gone.pid}-x", home / f"ringsmith-{os.getpid()}-x"
     left.mkdir()
     own.mkdir()
-    try:
-        control_group.find_home()
-        assert own.exists() and not left.exists()
-    finally:
-        own.rmdir()
+    with subprocess.Popen(["sleep", "60"]) as inside:
+        ControlGroup(left).add(inside.pid)
+        ControlGroup(left)._freeze(True)
+        try:
+            control_group.find_home()
+            assert inside.wait(10) == -signal.SIGKILL
+            control_group.find_home()
+            assert own.exists() and not left.exists()
+        finally:
+            inside.kill()
+            own.rmdir()
 
 
 def _wait_for_more(path, than):
